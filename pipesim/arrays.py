@@ -1,0 +1,12 @@
+"""Names for the array types that the signatures use."""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+Int8Array: TypeAlias = npt.NDArray[np.int8]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]

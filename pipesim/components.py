@@ -1,0 +1,143 @@
+"""What a pipeline is made of: stages, the devices that run them, the links between them.
+
+The units are those of `pipeline.py`: milliseconds, bytes, 10^9 bytes a second.
+"""
+
+import math
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TypeAlias
+
+import numpy as np
+
+from pipesim.arrays import FloatArray
+from pipesim.checks import check_amount
+from pipesim.ops import Kind
+
+# The cost of one kind of op on one stage: one number, or one a micro-batch.
+Cost: TypeAlias = float | tuple[float, ...]
+
+COST_FIELDS = {
+    Kind.F: "forward_ms",
+    Kind.B: "backward_ms",
+    Kind.I: "input_grad_ms",
+    Kind.W: "weight_grad_ms",
+}
+SIZE_FIELDS = ("stash_bytes", "param_bytes", "output_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A contiguous run of layers, and what one micro-batch costs on it.
+
+    Parameters
+    ----------
+    forward_ms
+        Time of F [ms]: a number, or one a micro-batch.
+    backward_ms
+        Time of the whole backward B [ms].
+    input_grad_ms, weight_grad_ms
+        Instead of `backward_ms`, its two parts I and W [ms]; B then takes their sum.
+    stash_bytes
+        What one micro-batch keeps from its F until its backward has ended.
+    param_bytes
+        Parameters of the stage.
+    output_bytes
+        The activation that F sends to the next stage; its gradient comes back as large.
+    name
+        Shown in tables.
+
+    Raises
+    ------
+    ValueError
+        If a cost or size is negative, NaN or infinite, or the backward is given twice or half.
+    """
+
+    forward_ms: Cost
+    backward_ms: Cost | None = None
+    input_grad_ms: Cost | None = None
+    weight_grad_ms: Cost | None = None
+    stash_bytes: int = 0
+    param_bytes: int = 0
+    output_bytes: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        for cost_field in COST_FIELDS.values():
+            cost = getattr(self, cost_field)
+            for value in cost if isinstance(cost, tuple) else (cost,):
+                if value is not None:
+                    check_amount(cost_field, value)
+        for size_field in SIZE_FIELDS:
+            size = getattr(self, size_field)
+            if not isinstance(size, Integral) or size < 0:
+                raise ValueError(f"{size_field} = {size!r} is not a whole number of at least 0")
+        parts = (self.input_grad_ms, self.weight_grad_ms)
+        if (parts[0] is None) != (parts[1] is None):
+            raise ValueError("input_grad_ms and weight_grad_ms go together: give both or none")
+        if self.backward_ms is not None and parts[0] is not None:
+            raise ValueError(
+                "the backward is given twice: give backward_ms, "
+                "or input_grad_ms and weight_grad_ms, not all three"
+            )
+
+    def cost(self, kind: Kind) -> FloatArray | None:
+        """Return the cost of one kind of op [ms], array () or (m,); None if it is not given.
+
+        B is the sum of I and W where these are given.
+        """
+        if kind == Kind.B and self.input_grad_ms is not None:
+            return np.asarray(self.input_grad_ms) + np.asarray(self.weight_grad_ms)
+        cost = getattr(self, COST_FIELDS[kind])
+        return None if cost is None else np.asarray(cost, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What runs a rank: an op takes cost/speed + overhead_ms.
+
+    Raises
+    ------
+    ValueError
+        If the speed is not a finite number above 0, or the overhead not one of at least 0.
+    """
+
+    speed: float = 1.0
+    overhead_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.speed) and self.speed > 0):
+            raise ValueError(f"speed = {self.speed!r} is not a finite number above 0")
+        check_amount("overhead_ms", self.overhead_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed wire between two ranks: bytes/bandwidth on the wire, then the latency.
+
+    Parameters
+    ----------
+    latency_ms
+        Time from leaving the wire to being there [ms].
+    bandwidth_gb_s
+        10^9 bytes a second; None: a message takes no time on the wire.
+
+    Raises
+    ------
+    ValueError
+        If the latency is negative or not finite, or the bandwidth not above 0.
+    """
+
+    latency_ms: float = 0.0
+    bandwidth_gb_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_amount("latency_ms", self.latency_ms)
+        if self.bandwidth_gb_s is not None and not self.bandwidth_gb_s > 0:
+            raise ValueError(f"bandwidth_gb_s = {self.bandwidth_gb_s!r} is not above 0")
+
+    def wire_ms(self, size_bytes: int) -> float:
+        """Return how long a message of this size occupies the wire [ms]."""
+        if self.bandwidth_gb_s is None:
+            return 0.0
+        return size_bytes / (self.bandwidth_gb_s * 1e6)

@@ -1,0 +1,1 @@
+"""Engines: a schedule and its costs -> when every op ran. They know no schedule by name."""

@@ -1,0 +1,250 @@
+"""The reference engine: every rank is a SimPy process that walks its order of ops.
+
+    rank 0                              rank 1
+    for op in order:                    for op in order:
+        wait for its input  <- mailbox      wait for its input  <- mailbox
+        compute             -- wire --->    compute
+
+A micro-batch is a message that flows from op to op: when an op ends, its output goes onto the
+wire to the rank of the op that takes it, and lands in that rank's mailbox under that op's
+number. Keyed like this, a rank gets the input it needs whatever the order of arrival. Sending
+never occupies a rank. With bounded queues, an op starts only when there is room for its output.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import simpy
+
+from pipesim.engine.deadlock import deadlock_error
+from pipesim.engine.workload import Workload
+from pipesim.schedule import Schedule
+from pipesim.trace import Spans
+
+Progress = Callable[[int], None]
+REPORT_EVERY = 1024  # ops of a rank between two calls of the progress hook
+
+
+class Mailbox:
+    """The inputs that have reached one rank, by the number of the op that takes them."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self.arrived: dict[int, float] = {}
+        self.awaited = -1
+        self.bell = env.event()
+
+    def put(self, op: int) -> None:
+        self.arrived[op] = self.env.now
+        if op == self.awaited:
+            self.bell.succeed()
+
+    def wait_for(self, op: int) -> simpy.Event:
+        self.awaited = op
+        self.bell = self.env.event()
+        return self.bell
+
+
+class Wire:
+    """A directed link: messages leave one after the other, then travel for the latency."""
+
+    def __init__(self, env: simpy.Environment, mailbox: Mailbox, run: "_Run") -> None:
+        self.env, self.mailbox, self.run = env, mailbox, run
+        self.busy = False
+        self.backlog: deque[int] = deque()
+
+    def send(self, op: int) -> None:
+        if self.busy:
+            self.backlog.append(op)
+        else:
+            self._depart(op)
+
+    def _depart(self, op: int) -> None:
+        self.run.departure[op] = self.env.now
+        if self.run.wire[op]:
+            self.busy = True
+            simpy.Timeout(self.env, self.run.wire[op], op).callbacks.append(self._off_the_wire)
+        else:
+            self._travel(op)
+
+    def _off_the_wire(self, event: simpy.Event) -> None:
+        self.busy = False
+        self._travel(event.value)
+        while self.backlog and not self.busy:
+            self._depart(self.backlog.popleft())
+
+    def _travel(self, op: int) -> None:
+        simpy.Timeout(self.env, self.run.latency[op], op).callbacks.append(self._arrive)
+
+    def _arrive(self, event: simpy.Event) -> None:
+        op = event.value
+        self.run.arrival[op] = self.env.now
+        self.mailbox.put(self.run.consumer[op])
+
+
+class Handover:
+    """To a stage on the same rank an output goes at once."""
+
+    def __init__(self, mailbox: Mailbox, run: "_Run") -> None:
+        self.mailbox, self.run = mailbox, run
+
+    def send(self, op: int) -> None:
+        self.mailbox.put(self.run.consumer[op])
+
+
+class Queue:
+    """Room for the messages between two stages in one direction, in transit or waiting."""
+
+    def __init__(self, env: simpy.Environment, capacity: int) -> None:
+        self.env = env
+        self.free = capacity
+        self.bell: simpy.Event | None = None
+
+    def room(self) -> simpy.Event:
+        self.bell = self.env.event()
+        return self.bell
+
+    def take(self) -> None:
+        self.free -= 1
+
+    def give_back(self) -> None:
+        self.free += 1
+        if self.bell is not None:
+            self.bell.succeed()
+            self.bell = None
+
+
+class _Run:
+    """The state of one run: plain lists by op number, which are faster to index than arrays."""
+
+    def __init__(self, workload: Workload) -> None:
+        ops = len(workload.duration)
+        self.duration: list[float] = workload.duration.tolist()
+        self.producer: list[int] = workload.producer.tolist()
+        self.consumer: list[int] = workload.consumer.tolist()
+        self.local_input: list[int] = workload.local_input.tolist()
+        self.wire: list[float] = workload.wire.tolist()
+        self.latency: list[float] = workload.latency.tolist()
+        self.ready, self.start, self.end, self.departure, self.arrival = (
+            [np.nan] * ops for _ in range(5)
+        )
+        self.outlet: list[Wire | Handover | None] = [None] * ops
+        self.queue_in: list[Queue | None] = [None] * ops
+        self.queue_out: list[Queue | None] = [None] * ops
+
+
+def rank_process(
+    env: simpy.Environment, order: range, mailbox: Mailbox, run: _Run, progress: Progress
+) -> Iterator[simpy.Event]:
+    """Walk the ops of one rank: wait for the input, compute, pass the output on."""
+    producer, local_input, start, end = run.producer, run.local_input, run.start, run.end
+    for batch in _batches(order):
+        for op in batch:
+            ready = end[local_input[op]] if local_input[op] >= 0 else 0.0
+            if producer[op] >= 0:
+                if op not in mailbox.arrived:
+                    yield mailbox.wait_for(op)
+                ready = max(ready, mailbox.arrived.pop(op))
+            run.ready[op] = ready
+
+            queue = run.queue_out[op]
+            if queue is not None:
+                if not queue.free:
+                    yield queue.room()
+                queue.take()
+            queue = run.queue_in[op]
+            if queue is not None:
+                queue.give_back()
+
+            start[op] = env.now
+            yield simpy.Timeout(env, run.duration[op])
+            end[op] = env.now
+            outlet = run.outlet[op]
+            if outlet is not None:
+                outlet.send(op)
+        progress(len(batch))
+
+
+def run_simpy(
+    schedule: Schedule,
+    workload: Workload,
+    *,
+    queue_capacity: int | None = None,
+    progress: Progress | None = None,
+) -> Spans:
+    """Return when every op of a schedule ran.
+
+    Parameters
+    ----------
+    schedule
+        The order of every rank.
+    workload
+        The same schedule bound to the costs of a pipeline.
+    queue_capacity
+        Messages that fit between two stages on different ranks, in each direction; None: any.
+    progress
+        Called now and then with the number of ops done since the last call.
+
+    Raises
+    ------
+    DeadlockError
+        If the run cannot go on; it names what every stuck rank waits for.
+    """
+    env = simpy.Environment()
+    run = _Run(workload)
+    mailboxes = [Mailbox(env) for _ in range(schedule.ranks)]
+    _connect(env, schedule, workload, mailboxes, run)
+    if queue_capacity is not None:
+        _bound_queues(env, schedule, workload, queue_capacity, run)
+    for rank, mailbox in enumerate(mailboxes):
+        order = range(schedule.offsets[rank], schedule.offsets[rank + 1])
+        env.process(rank_process(env, order, mailbox, run, progress or _ignore))
+    env.run()
+    spans = Spans(*map(np.array, (run.ready, run.start, run.end, run.departure, run.arrival)))
+    if np.isnan(spans.end).any():
+        raise deadlock_error(schedule, workload, spans)
+    return spans
+
+
+def _connect(
+    env: simpy.Environment,
+    schedule: Schedule,
+    workload: Workload,
+    mailboxes: Sequence[Mailbox],
+    run: _Run,
+) -> None:
+    """Give every op whose output is taken its way out: one wire a directed pair of ranks."""
+    outlets: dict[tuple[int, int], Wire | Handover] = {}
+    passing = np.flatnonzero(workload.consumer >= 0)
+    pairs = zip(schedule.rank[passing].tolist(), workload.target[passing].tolist(), strict=True)
+    for op, (source, target) in zip(passing.tolist(), pairs, strict=True):
+        if (source, target) not in outlets:
+            outlets[source, target] = (
+                Handover(mailboxes[source], run)
+                if target < 0
+                else Wire(env, mailboxes[target], run)
+            )
+        run.outlet[op] = outlets[source, target]
+
+
+def _bound_queues(
+    env: simpy.Environment, schedule: Schedule, workload: Workload, capacity: int, run: _Run
+) -> None:
+    """Put a queue between each two stages on different ranks, one for each direction of flow."""
+    queues: dict[tuple[int, int], Queue] = {}
+    for op in np.flatnonzero(workload.target >= 0).tolist():
+        consumer = run.consumer[op]
+        ends = int(schedule.stage[op]), int(schedule.stage[consumer])
+        if ends not in queues:
+            queues[ends] = Queue(env, capacity)
+        run.queue_out[op] = run.queue_in[consumer] = queues[ends]
+
+
+def _batches(order: range) -> Iterator[range]:
+    for first in range(0, len(order), REPORT_EVERY):
+        yield order[first : first + REPORT_EVERY]
+
+
+def _ignore(done: int) -> None:
+    """Take a progress report that nobody asked for."""

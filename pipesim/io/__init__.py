@@ -1,0 +1,1 @@
+"""Files <-> nouns and plain tables, one format a file, and nothing else."""

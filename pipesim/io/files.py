@@ -1,0 +1,38 @@
+"""Writing files so that nothing half-written is ever left behind."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `path` to write to, and rename it when all went well.
+
+    The temporary file has the same ending, because writers choose their format by it. If the
+    body fails, it is removed and whatever was at `path` stays.
+
+    Examples
+    --------
+    >>> target = Path(tempfile.mkdtemp()) / "out.txt"
+    >>> with replacing(target) as temporary:
+    ...     _ = temporary.write_text("done")
+    >>> target.read_text()
+    'done'
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes private files; give the result the mode of any other new file.
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

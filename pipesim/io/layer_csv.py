@@ -1,0 +1,29 @@
+"""Layer costs in a CSV file: one row a layer, columns as `LayerProfile.from_frame` names them."""
+
+from os import PathLike
+
+from pipesim.errors import ConfigError
+from pipesim.layers import LayerProfile
+
+
+def read_layers(path: str | PathLike[str]) -> LayerProfile:
+    """Return the layer profile in a CSV file.
+
+    Parameters
+    ----------
+    path
+        A file with a header: `layer,forward_ms,backward_ms,param_bytes,stash_bytes,output_bytes`,
+        or the aliases that `LayerProfile.from_frame` names.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or is no such table; the message names the file.
+    """
+    import pandas as pd
+
+    try:
+        return LayerProfile.from_frame(pd.read_csv(path, skipinitialspace=True))
+    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigError(str(path), [f"no layer costs: {reason}"]) from None

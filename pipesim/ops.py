@@ -1,0 +1,56 @@
+"""The vocabulary of a schedule: kinds of work, and ops in the text notation `2F0`."""
+
+import re
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Kind(IntEnum):
+    """What an op does, or what a transfer carries."""
+
+    F = 0  # forward
+    B = 1  # full backward
+    I = 2  # its input-gradient part
+    W = 3  # its weight-gradient part
+    SEND_F = 4  # an activation on its way to the next stage
+    SEND_B = 5  # a gradient on its way to the stage before
+
+
+COMPUTE_KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
+
+_OP = re.compile(r"(\d+)([FBIW])(\d+)")
+
+
+class Op(NamedTuple):
+    """One micro-batch's work of one kind on one stage; prints as `2F0`.
+
+    >>> str(Op(stage=2, kind=Kind.F, microbatch=0))
+    '2F0'
+    """
+
+    stage: int
+    kind: Kind
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind.name}{self.microbatch}"
+
+
+def parse_op(text: str) -> Op:
+    """Return the op that a text such as `2F0` names: stage, kind, micro-batch.
+
+    Raises
+    ------
+    ValueError
+        If the text is anything else.
+
+    Examples
+    --------
+    >>> parse_op("2F0")
+    Op(stage=2, kind=<Kind.F: 0>, microbatch=0)
+    """
+    match = _OP.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no op; write stage, kind (F, B, I or W), micro-batch: '2F0'")
+    stage, kind, microbatch = match.groups()
+    return Op(int(stage), Kind[kind], int(microbatch))

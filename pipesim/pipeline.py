@@ -1,0 +1,266 @@
+"""A pipeline: its stages, the devices that run them, the links between them.
+
+Units, here and everywhere inside pipesim: times in milliseconds (float64), sizes in bytes
+(int), bandwidth in GB/s (10^9 bytes a second). Times may just as well be dimensionless, F=1
+and B=2: nothing depends on the scale.
+
+An op takes cost/speed + overhead_ms on its device. A message takes bytes/bandwidth on the
+wire, one after the other, and then latency_ms more until it is there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.arrays import FloatArray
+from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage
+from pipesim.ops import Kind
+from pipesim.placement import Placement, linear_placement
+from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
+from pipesim.text_table import span_text, text_table
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Pipeline:
+    """Stages, the devices of the ranks, and the links between ranks.
+
+    `Pipeline.from_costs` makes one from lists; `LayerProfile.split` from layers.
+
+    Parameters
+    ----------
+    stages
+        In forward order.
+    devices
+        One a rank.
+    links
+        Directed pair of ranks -> link; a pair that is not named takes no time.
+    placement
+        Stage -> rank, for a schedule that is asked for by name.
+    title
+        Shown on figures and in reports.
+
+    Raises
+    ------
+    ValueError
+        If the counts of stages, devices and placement do not fit together.
+    """
+
+    stages: tuple[Stage, ...]
+    devices: tuple[Device, ...]
+    placement: Placement
+    links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.stages) != self.placement.stages:
+            raise ValueError(
+                f"{len(self.stages)} stages for a placement of {self.placement.stages}"
+            )
+        if len(self.devices) != self.placement.ranks:
+            raise ValueError(
+                f"{len(self.devices)} devices for a placement on {self.placement.ranks} ranks"
+            )
+        lengths = {
+            len(cost)
+            for stage in self.stages
+            for cost in (getattr(stage, name) for name in COST_FIELDS.values())
+            if isinstance(cost, tuple)
+        }
+        if len(lengths) > 1:
+            raise ValueError(f"costs for different numbers of micro-batches: {sorted(lengths)}")
+        for pair in self.links:
+            if not all(0 <= rank < len(self.devices) for rank in pair):
+                raise ValueError(
+                    f"link {pair[0]}->{pair[1]} names a rank outside 0..{len(self.devices) - 1}"
+                )
+        object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
+
+    @classmethod
+    def from_costs(
+        cls,
+        forward: npt.ArrayLike,
+        backward: npt.ArrayLike | None = None,
+        *,
+        input_grad: npt.ArrayLike | None = None,
+        weight_grad: npt.ArrayLike | None = None,
+        stages: int | None = None,
+        ranks: int | None = None,
+        placement: str | Placement = "linear",
+        speed: npt.ArrayLike = 1.0,
+        overhead_ms: npt.ArrayLike = 0.0,
+        latency_ms: Any = 0.0,
+        bandwidth_gb_s: Any = None,
+        stash_bytes: npt.ArrayLike = 0,
+        param_bytes: npt.ArrayLike = 0,
+        output_bytes: npt.ArrayLike = 0,
+        names: Sequence[str] | None = None,
+        title: str = "",
+    ) -> Self:
+        """Return the pipeline with these costs; a single number means the same everywhere.
+
+        Parameters
+        ----------
+        forward, backward, input_grad, weight_grad
+            Cost of F, B, I, W on each stage [ms]: a number, one a stage, or an array
+            (stages, micro-batches). The backward is B, or I and W, or absent (forward only).
+        stages
+            Number of stages; needed where every cost is a single number.
+        ranks
+            Number of ranks; with a linear placement the same as the number of stages.
+        placement
+            "linear", or a Placement.
+        speed, overhead_ms
+            Of the devices: a number, or one a rank.
+        latency_ms, bandwidth_gb_s
+            Of the links: a number, one a stage boundary, or a mapping of rank pairs
+            `{(0, 1): 0.5}`, where a pair that is not named takes no time.
+        stash_bytes, param_bytes, output_bytes
+            Of the stages: a number, or one a stage.
+        names
+            One a stage.
+        title
+            Shown on figures and in reports.
+
+        Raises
+        ------
+        ValueError
+            If a length is wrong, or a value negative, NaN or infinite.
+
+        Examples
+        --------
+        >>> print(Pipeline.from_costs(forward=[1, 1, 2], backward=[2, 2, 4], latency_ms=0.5))
+        pipeline: 3 stages on 3 ranks (linear), latency 0.5 ms
+        stage  rank  forward_ms  backward_ms
+            0     0           1            2
+            1     1           1            2
+            2     2           2            4
+        """
+        costs = {
+            "forward_ms": forward,
+            "backward_ms": backward,
+            "input_grad_ms": input_grad,
+            "weight_grad_ms": weight_grad,
+        }
+        sizes = {
+            "stash_bytes": stash_bytes,
+            "param_bytes": param_bytes,
+            "output_bytes": output_bytes,
+        }
+        implied = implied_count(list(costs.values()))
+        count = next((n for n in (stages, implied, ranks) if n is not None), None)
+        if count is None:
+            raise ValueError("every cost is a single number: say how many stages there are")
+        columns = {name: per_stage_costs(name, value, count) for name, value in costs.items()}
+        columns |= {name: per_item(name, value, count, "stages") for name, value in sizes.items()}
+        columns["name"] = list(names) if names is not None else [""] * count
+        if len(columns["name"]) != count:
+            raise ValueError(f"names has {len(columns['name'])} entries for {count} stages")
+        placed = _placed(placement, count, ranks)
+        speeds = per_item("speed", speed, placed.ranks, "ranks")
+        overheads = per_item("overhead_ms", overhead_ms, placed.ranks, "ranks")
+        return cls(
+            stages=tuple(
+                _stage(number, dict(zip(columns, row, strict=True)))
+                for number, row in enumerate(zip(*columns.values(), strict=True))
+            ),
+            devices=tuple(map(Device, speeds, overheads)),
+            placement=placed,
+            links=_links(placed, latency_ms, bandwidth_gb_s),
+            title=title,
+        )
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks p."""
+        return len(self.devices)
+
+    @property
+    def microbatches(self) -> int | None:
+        """The number of micro-batches that the costs are given for; None: they fit any."""
+        for stage in self.stages:
+            for name in COST_FIELDS.values():
+                cost = getattr(stage, name)
+                if isinstance(cost, tuple):
+                    return len(cost)
+        return None
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link from one rank to another."""
+        return self.links.get((source, target), Link())
+
+    def cost_table(self, kind: Kind, microbatches: int) -> FloatArray | None:
+        """Return the costs of one kind of op [ms], array (stages, micro-batches).
+
+        None if a stage does not have that cost.
+        """
+        costs = [stage.cost(kind) for stage in self.stages]
+        if any(cost is None for cost in costs):
+            return None
+        return np.stack(
+            [np.broadcast_to(np.asarray(cost, dtype=np.float64), microbatches) for cost in costs]
+        )
+
+    def __str__(self) -> str:
+        latencies = [link.latency_ms for link in self.links.values() if link.latency_ms]
+        latency = f", latency {span_text(latencies)} ms" if latencies else ""
+        head = (
+            f"{self.title or 'pipeline'}: {len(self.stages)} stages on {self.ranks} ranks "
+            f"({self.placement.name}){latency}"
+        )
+        columns = {
+            "stage": [str(stage) for stage in range(len(self.stages))],
+            "rank": [str(rank) for rank in self.placement.rank_of],
+        }
+        for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS):
+            values = [getattr(stage, name) for stage in self.stages]
+            if name == "forward_ms" or any(value not in (None, 0, "") for value in values):
+                columns[name] = [_cell(value) for value in values]
+        if any(device != Device() for device in self.devices):
+            devices = [self.devices[rank] for rank in self.placement.rank_of]
+            columns["speed"] = [f"{device.speed:g}" for device in devices]
+            columns["overhead_ms"] = [f"{device.overhead_ms:g}" for device in devices]
+        return f"{head}\n{text_table(columns, left=('name',))}"
+
+    __repr__ = __str__
+
+
+def _stage(number: int, values: Mapping[str, Any]) -> Stage:
+    try:
+        return Stage(**values)
+    except ValueError as error:
+        raise ValueError(f"stage {number}: {error}") from None
+
+
+def _placed(placement: str | Placement, stages: int, ranks: int | None) -> Placement:
+    if isinstance(placement, str):
+        if placement != "linear":
+            raise ValueError(f"placement {placement!r} is unknown; known: linear")
+        placement = linear_placement(stages)
+    if ranks is not None and ranks != placement.ranks:
+        raise ValueError(
+            f"{ranks} ranks for {stages} stages: the {placement.name} placement "
+            f"has {placement.ranks} ranks"
+        )
+    return placement
+
+
+def _links(placement: Placement, latency: Any, bandwidth: Any) -> dict[tuple[int, int], Link]:
+    latencies = per_rank_pair("latency_ms", latency, placement.rank_of)
+    bandwidths = per_rank_pair("bandwidth_gb_s", bandwidth, placement.rank_of)
+    links = {
+        pair: Link(latencies.get(pair, 0.0), bandwidths.get(pair))
+        for pair in sorted(latencies.keys() | bandwidths.keys())
+    }
+    return {pair: link for pair, link in links.items() if link != Link()}
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple):
+        return span_text(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,11 @@
+"""Schedules: pure functions from placement and micro-batches to an order, one file a family."""
+
+from pipesim.schedules.registry import (
+    FAMILIES,
+    Family,
+    build_schedule,
+    closed_form_bubble,
+    schedule_names,
+)
+
+__all__ = ["FAMILIES", "Family", "build_schedule", "closed_form_bubble", "schedule_names"]

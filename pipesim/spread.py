@@ -1,0 +1,80 @@
+"""One number for all, or one each: what the arguments of a pipeline may look like."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def implied_count(values: Sequence[npt.ArrayLike | None]) -> int | None:
+    """Return the length of the first value that is a list or a table, None if none is."""
+    return next((len(np.asarray(value)) for value in values if np.ndim(value or 0) > 0), None)
+
+
+def per_item(name: str, value: npt.ArrayLike, count: int, items: str) -> list[Any]:
+    """Return `count` values: the one number for all, or the list as it is.
+
+    Raises
+    ------
+    ValueError
+        If the list has another length.
+    """
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return [array.item()] * count
+    if array.shape != (count,):
+        raise ValueError(f"{name} has {len(array)} values for {count} {items}")
+    return list(array.tolist())
+
+
+def per_stage_costs(name: str, value: npt.ArrayLike | None, count: int) -> list[Any]:
+    """Return one cost a stage: None, a number, or a tuple of one a micro-batch.
+
+    Raises
+    ------
+    ValueError
+        If the value is neither a number, one a stage, nor a table (stages, micro-batches).
+    """
+    if value is None:
+        return [None] * count
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} = {value!r} is not a number, a list or a table of them") from None
+    if array.ndim == 2 and len(array) == count:
+        return [tuple(row) for row in array.tolist()]
+    if array.ndim >= 2:
+        raise ValueError(f"{name} has shape {array.shape}, not ({count} stages, micro-batches)")
+    return per_item(name, array, count, "stages")
+
+
+def per_rank_pair(name: str, value: Any, rank_of: Sequence[int]) -> dict[tuple[int, int], Any]:
+    """Return a value for pairs of ranks that neighbouring stages connect, in both directions.
+
+    Parameters
+    ----------
+    name
+        For the error.
+    value
+        A number, one a stage boundary, a mapping of pairs (which stays as it is), or None.
+    rank_of
+        The rank of every stage.
+
+    Raises
+    ------
+    ValueError
+        If the list has another length than there are boundaries.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return dict(value)
+    boundaries = list(zip(rank_of[:-1], rank_of[1:], strict=True))
+    by_pair: dict[tuple[int, int], Any] = {}
+    for (source, target), amount in zip(
+        boundaries, per_item(name, value, len(boundaries), "stage boundaries"), strict=True
+    ):
+        if source != target:
+            by_pair[source, target] = by_pair[target, source] = amount
+    return by_pair

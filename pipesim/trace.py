@@ -1,0 +1,94 @@
+"""What an engine hands back, and the span table that people work with.
+
+One row a span, sorted by (start, end, rank, resource, position in the order):
+
+    rank        int32     that ran it; of a link row, the rank that sent it
+    resource    category  compute, or link
+    stage       int32
+    chunk       int32     local index of the stage on its rank
+    microbatch  int32
+    slice       int32     0: nothing is sliced
+    kind        category  F, B, I, W; SEND_F (an activation), SEND_B (a gradient)
+    group       int32     -1: no op is overlapped with another
+    ready       float64   all inputs are there (0 for a source); for a link row: its op has ended
+    start, end  float64   [ms]; a link row runs from departure to arrival
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipesim.arrays import FloatArray
+from pipesim.ops import Kind
+from pipesim.schedule import Schedule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESOURCES = ("compute", "link")
+COLUMNS = (
+    "rank",
+    "resource",
+    "stage",
+    "chunk",
+    "microbatch",
+    "slice",
+    "kind",
+    "group",
+    "ready",
+    "start",
+    "end",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """When every op of a schedule ran and when its output travelled; arrays (ops,) [ms].
+
+    Parameters
+    ----------
+    ready
+        All inputs of the op are there; 0 for a source.
+    start, end
+        Of the op.
+    departure, arrival
+        Of the message with its output; NaN where it sends none to another rank.
+    """
+
+    ready: FloatArray
+    start: FloatArray
+    end: FloatArray
+    departure: FloatArray
+    arrival: FloatArray
+
+
+def span_table(schedule: Schedule, spans: Spans) -> "pd.DataFrame":
+    """Return the trace of a run: one row a span, columns as above."""
+    import pandas as pd
+
+    chunk_of = np.asarray(schedule.placement.chunk_of, dtype=np.int32)
+    sending = np.flatnonzero(~np.isnan(spans.departure))
+    source = np.concatenate([np.arange(len(schedule)), sending])
+    on_link = np.arange(len(source)) >= len(schedule)
+    stage = schedule.stage[source]
+    carried = np.where(schedule.kind[source] == Kind.F, Kind.SEND_F, Kind.SEND_B)
+    columns = {
+        "rank": schedule.rank[source],
+        "resource": pd.Categorical.from_codes(on_link.astype(np.int8), categories=RESOURCES),
+        "stage": stage,
+        "chunk": chunk_of[stage],
+        "microbatch": schedule.microbatch[source],
+        "slice": np.zeros(len(source), dtype=np.int32),
+        "kind": pd.Categorical.from_codes(
+            np.where(on_link, carried, schedule.kind[source]), categories=[k.name for k in Kind]
+        ),
+        "group": np.full(len(source), -1, dtype=np.int32),
+        "ready": np.concatenate([spans.ready, spans.end[sending]]),
+        "start": np.concatenate([spans.start, spans.departure[sending]]),
+        "end": np.concatenate([spans.end, spans.arrival[sending]]),
+    }
+    # The last key is the first to sort by; op numbers grow along each rank's order.
+    row_order = np.lexsort((source, on_link, columns["rank"], columns["end"], columns["start"]))
+    table = pd.DataFrame(columns, columns=list(COLUMNS))
+    return table.iloc[row_order].reset_index(drop=True)
