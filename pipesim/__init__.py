@@ -1,0 +1,82 @@
+"""pipesim: pipeline-parallel training with unequal stages, simulated op by op.
+
+>>> import pipesim as ps
+>>> pipe = ps.Pipeline.from_costs(forward=[1, 1, 1, 2], backward=[2, 2, 2, 4])
+>>> ps.simulate(pipe, "1f1b", microbatches=8)
+Run(1f1b, ranks=4, microbatches=8, makespan=57 ms, bubble=47.4%)
+
+Public names are bound when they are first used (PEP 562), so that `import pipesim` is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipesim import plot
+    from pipesim.components import Device, Link, Stage
+    from pipesim.config import read_config, simulate_config
+    from pipesim.errors import ConfigError, DeadlockError, PipesimError, ScheduleError
+    from pipesim.explain import best_split, ladder
+    from pipesim.io.layer_csv import read_layers
+    from pipesim.layers import LayerProfile
+    from pipesim.ops import Kind, Op, parse_op
+    from pipesim.partitioning import min_max_split, partition
+    from pipesim.pipeline import Pipeline
+    from pipesim.placement import Placement, linear_placement
+    from pipesim.run import Run, simulate
+    from pipesim.schedule import Schedule
+    from pipesim.schedules import build_schedule, schedule_names
+    from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
+    from pipesim.sweep import sweep_config
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BestSplit": "explain",
+    "ConfigError": "errors",
+    "DeadlockError": "errors",
+    "Device": "components",
+    "Kind": "ops",
+    "LayerProfile": "layers",
+    "Link": "components",
+    "Op": "ops",
+    "Pipeline": "pipeline",
+    "PipesimError": "errors",
+    "Placement": "placement",
+    "Run": "run",
+    "Schedule": "schedule",
+    "ScheduleError": "errors",
+    "Stage": "components",
+    "best_split": "explain",
+    "bubble_formula": "slot_table",
+    "bubble_fraction": "slot_table",
+    "build_schedule": "schedules",
+    "gpipe_forward_schedule": "slot_table",
+    "ladder": "explain",
+    "linear_placement": "placement",
+    "min_max_split": "partitioning",
+    "parse_op": "ops",
+    "partition": "partitioning",
+    "read_config": "config",
+    "read_layers": "io.layer_csv",
+    "schedule_names": "schedules",
+    "simulate": "run",
+    "simulate_config": "config",
+    "sweep_config": "sweep",
+}
+
+__all__ = [*_HOMES, "plot"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plot":
+        return import_module("pipesim.plot")
+    if name in _HOMES:
+        value = getattr(import_module(f"pipesim.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'pipesim' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

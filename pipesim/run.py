@@ -1,0 +1,290 @@
+"""The one front door: a schedule, a pipeline and an engine -> a Run with all its numbers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from pipesim.checks import check_count
+from pipesim.engine.simpy_engine import Progress, run_simpy
+from pipesim.engine.workload import Workload, bind
+from pipesim.errors import ScheduleError
+from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
+from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
+from pipesim.ops import Kind
+from pipesim.pipeline import Pipeline
+from pipesim.schedule import Schedule
+from pipesim.schedules import build_schedule, closed_form_bubble
+from pipesim.theory import forward_lower_bound, fused_lower_bound, split_lower_bound
+from pipesim.trace import Spans, span_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ScheduleLike: TypeAlias = str | Schedule | Callable[..., Schedule]
+
+ENGINES = {"simpy": run_simpy}
+PROTOCOLS = ("eager",)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """One simulated step: when every op ran, and every number that follows from it.
+
+    Made by `simulate`. Numbers are worked out when they are asked for.
+    """
+
+    schedule: Schedule
+    pipeline: Pipeline
+    workload: Workload
+    spans: Spans
+    queue_capacity: int | None = None
+
+    @cached_property
+    def rank_times(self) -> RankTimes:
+        """Busy and idle time of each rank, idle by cause."""
+        return rank_times(self.schedule, self.workload, self.spans)
+
+    @property
+    def makespan(self) -> float:
+        """Last end minus first start of compute over all ranks [ms]."""
+        return self.rank_times.makespan
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle / (p x makespan)."""
+        return self.rank_times.bubble
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Idle / busy, both summed over the ranks."""
+        return self.rank_times.bubble_ratio
+
+    @property
+    def span_bubble(self) -> float:
+        """1 - sum of busy / (p x largest rank span), the Zero Bubble paper's rate."""
+        return self.rank_times.span_bubble
+
+    @property
+    def balance(self) -> float:
+        """Mean work / largest work of a rank; balance x fill = 1 - bubble fraction."""
+        return self.rank_times.balance
+
+    @property
+    def fill(self) -> float:
+        """Largest work of a rank / makespan; balance x fill = 1 - bubble fraction."""
+        return self.rank_times.filled
+
+    @property
+    def closed_form(self) -> float | None:
+        """Bubble fraction of equal stages under this schedule; None where no formula is known."""
+        return closed_form_bubble(self.schedule)
+
+    @property
+    def excess_bubble(self) -> float | None:
+        """Bubble fraction minus the closed form; it can be negative. None without closed form."""
+        return None if self.closed_form is None else self.bubble_fraction - self.closed_form
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """Makespan [ms] that no order of the same ops on the same stages can go below."""
+        return _lower_bound(self.schedule, self.workload)
+
+    @cached_property
+    def equal_stages(self) -> "Run":
+        """The same order on equal stages of the same mean cost, without transfers."""
+        return simulate(equalised(self), self.schedule)
+
+    @property
+    def inflation(self) -> float | None:
+        """Makespan / makespan with equal stages and no transfers; None if that is 0."""
+        equal = self.equal_stages.makespan
+        return self.makespan / equal if equal > 0 else None
+
+    @cached_property
+    def trace(self) -> "pd.DataFrame":
+        """One row a span; columns as `pipesim.trace` describes them."""
+        return span_table(self.schedule, self.spans)
+
+    @cached_property
+    def in_flight(self) -> "pd.DataFrame":
+        """Micro-batches and stash bytes that every stage holds over time, one row a change."""
+        return in_flight_table(self.schedule, self.pipeline, self.spans)
+
+    @cached_property
+    def ranks(self) -> "pd.DataFrame":
+        """One row a rank: busy, idle and its causes [ms], bubble fraction, peaks held."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rank_columns())
+
+    def order(self) -> Schedule:
+        """Return the order that was run, as a Schedule."""
+        return self.schedule
+
+    def summary(self) -> dict[str, Any]:
+        """Return all numbers of the run as plain values: what `pipesim run --json` prints."""
+        columns = {
+            name if name in _UNITLESS else f"{name}_ms": list(values)
+            for name, values in self._rank_columns().items()
+        }
+        return {
+            "schedule": self.schedule.name,
+            "ranks": self.schedule.ranks,
+            "stages": self.schedule.stages,
+            "microbatches": self.schedule.microbatches,
+            "makespan_ms": self.makespan,
+            "inflation": self.inflation,
+            "bubble_fraction": self.bubble_fraction,
+            "bubble_ratio": self.bubble_ratio,
+            "span_bubble": self.span_bubble,
+            "closed_form_bubble_fraction": self.closed_form,
+            "excess_bubble_fraction": self.excess_bubble,
+            "lower_bound_ms": self.lower_bound,
+            "balance": self.balance,
+            "fill": self.fill,
+            "per_rank": [
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            ],
+        }
+
+    def _rank_columns(self) -> dict[str, list[Any]]:
+        times = self.rank_times
+        causes = {cause: getattr(times, cause).tolist() for cause in IDLE_CAUSES}
+        return {
+            "rank": list(range(self.schedule.ranks)),
+            "busy": times.busy.tolist(),
+            "idle": times.idle.tolist(),
+            "bubble_fraction": times.bubble_fraction.tolist(),
+            "peak_in_flight": list(self.schedule.peak_in_flight()),
+            **causes,
+            "exposed_communication": times.exposed_communication.tolist(),
+            "peak_stash_bytes": list(peak_stash_bytes(self.schedule, self.pipeline)),
+            "param_bytes": list(param_bytes(self.schedule, self.pipeline)),
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"Run({self.schedule.name}, ranks={self.schedule.ranks}, "
+            f"microbatches={self.schedule.microbatches}, makespan={self.makespan:g} ms, "
+            f"bubble={self.bubble_fraction:.1%})"
+        )
+
+
+_UNITLESS = ("rank", "bubble_fraction", "peak_in_flight", "peak_stash_bytes", "param_bytes")
+
+
+def simulate(
+    pipe: Pipeline,
+    schedule: ScheduleLike,
+    microbatches: int | None = None,
+    *,
+    engine: str = "simpy",
+    protocol: str = "eager",
+    queue_capacity: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """Return the run of a schedule on a pipeline.
+
+    Parameters
+    ----------
+    pipe
+        Stages, devices and links.
+    schedule
+        A name, a Schedule, or a function `(placement, microbatches, **options) -> Schedule`.
+    microbatches
+        Number of micro-batches m; with a Schedule it may be left out and must not differ.
+    engine
+        "simpy", the reference.
+    protocol
+        "eager": sending never occupies a rank.
+    queue_capacity
+        Messages that fit between two stages on different ranks, in each direction; None: any.
+    options
+        Of the schedule, where it is given by name or as a function.
+    progress
+        Called now and then with the number of ops done since the last call.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule is unknown or does not fit the pipeline.
+    ValueError
+        If a count, the engine or the protocol is not one of those allowed.
+    DeadlockError
+        If the run cannot go on.
+
+    Examples
+    --------
+    >>> pipe = Pipeline.from_costs(forward=[1, 1, 1, 2], backward=[2, 2, 2, 4])
+    >>> run = simulate(pipe, "1f1b", microbatches=8)
+    >>> run.makespan, round(run.bubble_fraction, 4), round(run.closed_form, 4)
+    (57.0, 0.4737, 0.2727)
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine {engine!r} is unknown; known: {', '.join(ENGINES)}")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol {protocol!r} is unknown; known: {', '.join(PROTOCOLS)}")
+    if queue_capacity is not None:
+        queue_capacity = check_count("queue_capacity", queue_capacity)
+    order = _resolve(pipe, schedule, microbatches, dict(options or {}))
+    workload = bind(order, pipe)
+    spans = ENGINES[engine](order, workload, queue_capacity=queue_capacity, progress=progress)
+    return Run(order, pipe, workload, spans, queue_capacity)
+
+
+def equalised(run: Run) -> Pipeline:
+    """Return a pipeline of equal stages with the mean costs of a run's ops, without transfers."""
+    durations, kind = run.workload.duration, run.schedule.kind
+    mean = {k: float(durations[kind == k].mean()) for k in run.schedule.kinds}
+    return Pipeline.from_costs(
+        forward=mean[Kind.F],
+        backward=mean.get(Kind.B),
+        input_grad=mean.get(Kind.I),
+        weight_grad=mean.get(Kind.W),
+        stages=run.schedule.stages,
+        placement=run.schedule.placement,
+    )
+
+
+def _resolve(
+    pipe: Pipeline, schedule: ScheduleLike, microbatches: int | None, options: dict[str, Any]
+) -> Schedule:
+    if isinstance(schedule, Schedule):
+        if microbatches not in (None, schedule.microbatches):
+            raise ScheduleError(
+                f"{schedule.name} has {schedule.microbatches} micro-batches, not {microbatches}"
+            )
+        if options:
+            raise ScheduleError(f"{schedule.name} is built already and takes no options")
+        return schedule
+    if microbatches is None:
+        microbatches = pipe.microbatches
+    if isinstance(schedule, str):
+        return build_schedule(
+            schedule, microbatches=microbatches, placement=pipe.placement, **options
+        )
+    built = schedule(pipe.placement, check_count("microbatches", microbatches), **options)
+    if not isinstance(built, Schedule):
+        raise ScheduleError(f"{schedule!r} returned {type(built).__name__}, not a Schedule")
+    return built
+
+
+def _lower_bound(schedule: Schedule, workload: Workload) -> float:
+    numbers = schedule.op_numbers()
+    message = workload.wire + workload.latency
+
+    def table(kind: Kind) -> Any:
+        return workload.duration[numbers[kind]]
+
+    there = message[numbers[Kind.F, :-1, 0]]
+    backward = Kind.I if Kind.I in schedule.kinds else Kind.B
+    back = message[numbers[backward, 1:, 0]]
+    if Kind.I in schedule.kinds:
+        return split_lower_bound(table(Kind.F), table(Kind.I), table(Kind.W), there, back)
+    if Kind.B in schedule.kinds:
+        return fused_lower_bound(table(Kind.F), table(Kind.B), there, back)
+    return forward_lower_bound(table(Kind.F), there)

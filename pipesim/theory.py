@@ -1,0 +1,336 @@
+"""Closed forms and lower bounds of a step, each with its range of validity and its source.
+
+Symbols: p stages, one a rank; m micro-batches; f, b the time of F and B on a stage, t = f + b;
+c the one-way latency of a hop, during which nobody is occupied. All times in one unit.
+
+    GPipe, 1F1B, equal stages      (m+p-1) t            bubble (p-1)/(m+p-1)
+    forward only, any stages       sum f + (m-1) max f + (p-1) c
+    GPipe, any stages              sum t + (m-1)(max f + max b) + 2(p-1) c
+    1F1B, equal stages, latency    (m+p-1) t + 2c[(p-1) + (m-1) - ceil((m-1)/p)]
+    1F1B, twice the warm-up        (m+p-1) t + 2(p-1) c
+
+A closed form raises a ValueError outside its range; the bounds hold for every input.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.arrays import FloatArray
+from pipesim.checks import check_amount, check_count
+
+TOLERANCE = 1e-12  # relative; sums in another order round differently
+
+
+def forward_only_makespan(
+    forward: Sequence[float], microbatches: int, latency: float = 0.0
+) -> float:
+    """Return sum f + (m-1) max f + (p-1) c, the makespan of a forward pipeline.
+
+    Exact for any stages: identical jobs in a permutation flow shop.
+
+    Parameters
+    ----------
+    forward
+        Time of F on each stage.
+    microbatches
+        Number of micro-batches m.
+    latency
+        Of one hop, the same for all.
+
+    Raises
+    ------
+    ValueError
+        If there is no stage, or a value is negative, NaN or infinite.
+
+    Examples
+    --------
+    >>> forward_only_makespan([412, 391, 413, 439], microbatches=11)
+    6045.0
+    """
+    f, m = _times("forward", forward), check_count("microbatches", microbatches)
+    return float(f.sum() + (m - 1) * f.max() + (len(f) - 1) * _latency(latency))
+
+
+def gpipe_makespan(
+    forward: Sequence[float], backward: Sequence[float], microbatches: int, latency: float = 0.0
+) -> float:
+    """Return sum t + (m-1)(max f + max b) + 2(p-1) c, the makespan of GPipe.
+
+    Exact for any stages and either order of the backwards (two flow shops, one after the
+    other). With equal stages it is (m+p-1) t + 2(p-1) c: Huang et al., GPipe, 2019.
+
+    Parameters
+    ----------
+    forward, backward
+        Time of F and B on each stage.
+    microbatches
+        Number of micro-batches m.
+    latency
+        Of one hop, the same for all.
+
+    Raises
+    ------
+    ValueError
+        If there is no stage, the lengths differ, or a value is negative, NaN or infinite.
+
+    Examples
+    --------
+    >>> gpipe_makespan([1, 1, 1, 2], [2, 2, 2, 4], microbatches=8)
+    57.0
+    """
+    f, b = _both(forward, backward)
+    m, c = check_count("microbatches", microbatches), _latency(latency)
+    return float(
+        f.sum() + b.sum() + (m - 1) * (f.max() + b.max()) + 2 * (len(f) - 1) * c
+    )
+
+
+def one_f_one_b_makespan(
+    forward: Sequence[float], backward: Sequence[float], microbatches: int, latency: float = 0.0
+) -> float:
+    """Return the makespan of 1F1B: equal stages with any small latency, or one slow stage.
+
+    Equal stages: (m+p-1) t + 2c[(p-1) + (m-1) - ceil((m-1)/p)], for c <= 2 min(f, b); without
+    latency Narayanan et al., Megatron-LM, 2021. The latency term shows that 1F1B pays for
+    transfers in its steady state, not in the fill alone. One slow stage, all others equal and
+    no latency: the bound `one_f_one_b_lower_bound` is met. Both were found and checked by
+    simulation (p up to 12, m up to 40).
+
+    Parameters
+    ----------
+    forward, backward
+        Time of F and B on each stage.
+    microbatches
+        Number of micro-batches m.
+    latency
+        Of one hop, the same for all.
+
+    Raises
+    ------
+    ValueError
+        Outside of that range.
+
+    Examples
+    --------
+    >>> one_f_one_b_makespan([1] * 4, [2] * 4, microbatches=8, latency=0.5)
+    41.0
+    >>> one_f_one_b_makespan([1, 1, 2, 1], [2, 2, 4, 2], microbatches=8)
+    55.0
+    """
+    f, b = _both(forward, backward)
+    p, m, c = len(f), check_count("microbatches", microbatches), _latency(latency)
+    if np.all(f == f[0]) and np.all(b == b[0]):
+        if p > 1 and c > 2 * min(f[0], b[0]):
+            raise ValueError(f"latency {c:g} is above 2 min(f, b) = {2 * min(f[0], b[0]):g}")
+        hops = 2 * ((p - 1) + (m - 1) - -(-(m - 1) // p)) if p > 1 else 0
+        return float((m + p - 1) * (f[0] + b[0]) + hops * c)
+    if c == 0 and _one_is_slow(f, b):
+        return one_f_one_b_lower_bound(forward, backward, microbatches)
+    raise ValueError(
+        "no closed form: 1F1B has one for equal stages, or without latency for one stage that "
+        "is slower than all others by the same factor in F and B"
+    )
+
+
+def eager_one_f_one_b_makespan(
+    forward: Sequence[float], backward: Sequence[float], microbatches: int, latency: float = 0.0
+) -> float:
+    """Return (m+p-1) t + 2(p-1) c, the makespan of 1F1B with warm-up 2(p-1-s).
+
+    Equal stages, c <= min(f, b) / 2. Found and checked by simulation (p up to 12, m up to 40).
+
+    Parameters
+    ----------
+    forward, backward
+        Time of F and B on each stage.
+    microbatches
+        Number of micro-batches m.
+    latency
+        Of one hop, the same for all.
+
+    Raises
+    ------
+    ValueError
+        Outside of that range.
+
+    Examples
+    --------
+    >>> eager_one_f_one_b_makespan([1] * 4, [2] * 4, microbatches=8, latency=0.5)
+    36.0
+    """
+    f, b = _both(forward, backward)
+    p, m, c = len(f), check_count("microbatches", microbatches), _latency(latency)
+    if not (np.all(f == f[0]) and np.all(b == b[0])):
+        raise ValueError("no closed form: the stages are not equal")
+    if p > 1 and c > min(f[0], b[0]) / 2:
+        raise ValueError(f"latency {c:g} is above min(f, b) / 2 = {min(f[0], b[0]) / 2:g}")
+    return float((m + p - 1) * (f[0] + b[0]) + 2 * (p - 1) * c)
+
+
+def one_f_one_b_lower_bound(
+    forward: Sequence[float], backward: Sequence[float], microbatches: int
+) -> float:
+    """Return a lower bound of 1F1B's makespan that knows its warm-up, without latency.
+
+    max over s of sum_{i<s} f_i + max(w f_s, f_s + sum_{i>s} t_i) + (m-w) f_s + m b_s
+    + sum_{i<s} b_i, with w = min(m, p-s). Holds for any stages; met with one slow stage.
+    Found and checked by simulation (6000 random cases).
+
+    Raises
+    ------
+    ValueError
+        If there is no stage, the lengths differ, or a value is negative, NaN or infinite.
+
+    Examples
+    --------
+    >>> one_f_one_b_lower_bound([2, 1, 1, 1], [4, 2, 2, 2], microbatches=8)
+    51.0
+    """
+    f, b = _both(forward, backward)
+    p, m = len(f), check_count("microbatches", microbatches)
+    bounds = []
+    for s in range(p):
+        w = min(m, p - s)
+        turn = max(w * f[s], f[s] + (f + b)[s + 1 :].sum())
+        bounds.append(f[:s].sum() + turn + (m - w) * f[s] + m * b[s] + b[:s].sum())
+    return float(max(bounds))
+
+
+def alpa_makespan(total: Sequence[float], microbatches: int) -> float:
+    """Return sum t + (m-1) max t, the estimate by which Alpa ranks partitions.
+
+    Zheng et al., Alpa, 2022, equation 2. GPipe's makespan if one stage has both the longest F
+    and the longest B; an upper bound of 1F1B's where every stage has the same ratio b/f.
+
+    Raises
+    ------
+    ValueError
+        If there is no stage, or a value is negative, NaN or infinite.
+
+    Examples
+    --------
+    >>> alpa_makespan([6, 3, 3, 3], microbatches=8)
+    57.0
+    """
+    t, m = _times("total", total), check_count("microbatches", microbatches)
+    return float(t.sum() + (m - 1) * t.max())
+
+
+def forward_lower_bound(forward: npt.ArrayLike, forward_hop: npt.ArrayLike) -> float:
+    """Return a lower bound for the makespan of any order of forwards, one stage a rank.
+
+    Stage s cannot start before a micro-batch has come through the stages before it, and after
+    its last F a micro-batch has to go through those behind it.
+
+    Parameters
+    ----------
+    forward
+        Time of F, array (stages, micro-batches).
+    forward_hop
+        Time of a transfer over each stage boundary, array (stages - 1,).
+    """
+    f = np.asarray(forward, dtype=np.float64)
+    hop = np.asarray(forward_hop, dtype=np.float64)
+    head = _before(f, hop).min(axis=1)
+    tail = _before(f[::-1], hop[::-1])[::-1].min(axis=1)
+    path = f.sum(axis=0).max() + hop.sum()
+    return float(max((head + f.sum(axis=1) + tail).max(), path))
+
+
+def fused_lower_bound(
+    forward: npt.ArrayLike,
+    backward: npt.ArrayLike,
+    forward_hop: npt.ArrayLike,
+    backward_hop: npt.ArrayLike,
+) -> float:
+    """Return a lower bound for any order with whole backwards, one stage a rank.
+
+    max over s of head_s + m t_s + tail_s, where head_s and tail_s are the way of the fastest
+    micro-batch to stage s and back; and the longest way of one micro-batch.
+
+    Parameters
+    ----------
+    forward, backward
+        Time of F and B, arrays (stages, micro-batches).
+    forward_hop, backward_hop
+        Time of a transfer over each stage boundary in either direction, arrays (stages - 1,).
+
+    Examples
+    --------
+    >>> fused_lower_bound([[1, 1], [2, 2]], [[2, 2], [4, 4]], [0.5], [0.5])
+    16.0
+    """
+    f, b = np.asarray(forward, dtype=np.float64), np.asarray(backward, dtype=np.float64)
+    there = np.asarray(forward_hop, dtype=np.float64)
+    back = np.asarray(backward_hop, dtype=np.float64)
+    head, tail = _before(f, there).min(axis=1), _before(b, back).min(axis=1)
+    path = (f + b).sum(axis=0).max() + there.sum() + back.sum()
+    return float(max((head + (f + b).sum(axis=1) + tail).max(), path))
+
+
+def split_lower_bound(
+    forward: npt.ArrayLike,
+    input_grad: npt.ArrayLike,
+    weight_grad: npt.ArrayLike,
+    forward_hop: npt.ArrayLike,
+    backward_hop: npt.ArrayLike,
+) -> float:
+    """Return a lower bound for any order with split backwards, one stage a rank.
+
+    The largest, over s, of: the way to stage s and all its work; the way to it, all its F and
+    I, and the way back; the longest way of a micro-batch up to I on stage s, and its W.
+
+    Parameters
+    ----------
+    forward, input_grad, weight_grad
+        Time of F, I and W, arrays (stages, micro-batches).
+    forward_hop, backward_hop
+        Time of a transfer over each stage boundary in either direction, arrays (stages - 1,).
+    """
+    f, i, w = (np.asarray(x, dtype=np.float64) for x in (forward, input_grad, weight_grad))
+    there = np.asarray(forward_hop, dtype=np.float64)
+    back = np.asarray(backward_hop, dtype=np.float64)
+    head, tail = _before(f, there).min(axis=1), _before(i, back).min(axis=1)
+    all_work = head + (f + i + w).sum(axis=1)
+    to_input_grad = head + (f + i).sum(axis=1) + tail
+    way_back = _before(i[::-1], back[::-1])[::-1] + i  # from the last stage down to I of s
+    path = (f.sum(axis=0) + there.sum() + way_back + w).max()
+    return float(max(all_work.max(), to_input_grad.max(), path))
+
+
+def _before(times: FloatArray, hop: FloatArray) -> FloatArray:
+    """Return each micro-batch's time through the stages before s, transfers included."""
+    steps = times[:-1] + hop[:, np.newaxis]
+    return np.concatenate([np.zeros((1, times.shape[1])), np.cumsum(steps, axis=0)])
+
+
+def _one_is_slow(f: FloatArray, b: FloatArray) -> bool:
+    """Say whether all stages are equal but one, slower by one factor in F and B."""
+    slow = int(np.argmax(f + b))
+    rest_f, rest_b = np.delete(f, slow), np.delete(b, slow)
+    if not (np.all(rest_f == rest_f[0]) and np.all(rest_b == rest_b[0])):
+        return False
+    same_factor = np.isclose(f[slow] * rest_b[0], b[slow] * rest_f[0], rtol=TOLERANCE, atol=0)
+    return bool(same_factor and f[slow] >= rest_f[0] > 0 and b[slow] >= rest_b[0] > 0)
+
+
+def _times(name: str, values: Sequence[float]) -> FloatArray:
+    if len(values) == 0:
+        raise ValueError(f"{name} is empty; give one time a stage")
+    for stage, value in enumerate(values):
+        check_amount(f"{name}[{stage}]", value)
+    return np.asarray(values, dtype=np.float64)
+
+
+def _both(forward: Sequence[float], backward: Sequence[float]) -> tuple[FloatArray, FloatArray]:
+    f, b = _times("forward", forward), _times("backward", backward)
+    if len(f) != len(b):
+        raise ValueError(f"{len(f)} forward times, but {len(b)} backward times")
+    return f, b
+
+
+def _latency(value: float) -> float:
+    check_amount("latency", value)
+    return value
