@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.arrays import BoolArray, FloatArray, Int32Array
 from pipesim.engine.workload import Workload
 from pipesim.ops import Kind
 from pipesim.schedule import Schedule
@@ -79,36 +79,70 @@ class RankTimes:
         return float(self.busy.max() / self.makespan) if self.makespan > 0 else 1.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class IdleSpans:
+    """Idle stretches of one cause; arrays (stretches,): `rank`, `start` and `end` [ms]."""
+
+    rank: Int32Array
+    start: FloatArray
+    end: FloatArray
+
+
+def idle_spans(schedule: Schedule, spans: Spans) -> dict[str, IdleSpans]:
+    """Return the idle stretches of every rank by cause, in the order of `IDLE_CAUSES`."""
+    rank, first_op, last_op = schedule.rank, schedule.offsets[:-1], schedule.offsets[1:] - 1
+    every_rank = np.arange(schedule.ranks, dtype=np.int32)
+    begin = np.full(schedule.ranks, spans.start.min())
+    finish = np.full(schedule.ranks, spans.end.max())
+    stops = _previous_end(schedule, spans)
+    got_input = np.clip(spans.ready, stops, spans.start)
+    for_activation = schedule.kind == Kind.F
+
+    def between(which: BoolArray, start: FloatArray, end: FloatArray) -> IdleSpans:
+        idle = which & (end > start)
+        return IdleSpans(rank[idle], start[idle], end[idle])
+
+    return {
+        "fill": IdleSpans(every_rank, begin, spans.start[first_op]),
+        "wait_forward": between(for_activation, stops, got_input),
+        "wait_gradient": between(~for_activation, stops, got_input),
+        "queue_full": between(np.ones_like(for_activation), got_input, spans.start),
+        "drain": IdleSpans(every_rank, spans.end[last_op], finish),
+    }
+
+
 def rank_times(schedule: Schedule, workload: Workload, spans: Spans) -> RankTimes:
     """Return where each rank's time went."""
-    rank, first_op, last_op = schedule.rank, schedule.offsets[:-1], schedule.offsets[1:] - 1
-    begin, finish = spans.start.min(), spans.end.max()
 
-    def per_rank(values: FloatArray) -> FloatArray:
-        return np.bincount(rank, weights=values, minlength=schedule.ranks)
+    def per_rank(rank: Int32Array, values: FloatArray) -> FloatArray:
+        return np.bincount(rank, weights=values, minlength=schedule.ranks).astype(np.float64)
 
-    previous_end = np.empty(len(schedule))
-    previous_end[1:] = spans.end[:-1]
-    previous_end[first_op] = spans.start[first_op]  # what is before the first op is fill
-    wait = np.maximum(np.minimum(spans.ready, spans.start) - previous_end, 0.0)
-    for_activation = schedule.kind == Kind.F
+    first_op, last_op = schedule.offsets[:-1], schedule.offsets[1:] - 1
+    idle = {
+        cause: per_rank(found.rank, found.end - found.start)
+        for cause, found in idle_spans(schedule, spans).items()
+    }
     return RankTimes(
-        makespan=float(finish - begin),
-        busy=per_rank(spans.end - spans.start),
+        makespan=float(spans.end.max() - spans.start.min()),
+        busy=per_rank(schedule.rank, spans.end - spans.start),
         span=spans.end[last_op] - spans.start[first_op],
-        fill=spans.start[first_op] - begin,
-        wait_forward=per_rank(np.where(for_activation, wait, 0.0)),
-        wait_gradient=per_rank(np.where(for_activation, 0.0, wait)),
-        queue_full=per_rank(np.maximum(spans.start - previous_end - wait, 0.0)),
-        drain=finish - spans.end[last_op],
-        exposed_communication=per_rank(_under_way(workload, spans, previous_end, wait)),
+        exposed_communication=per_rank(schedule.rank, _exposed(schedule, workload, spans)),
+        **idle,
     )
 
 
-def _under_way(
-    workload: Workload, spans: Spans, previous_end: FloatArray, wait: FloatArray
-) -> FloatArray:
+def _previous_end(schedule: Schedule, spans: Spans) -> FloatArray:
+    """Return when the op before ended on the rank; of a rank's first op, its own start."""
+    previous_end = np.empty(len(schedule))
+    previous_end[1:] = spans.end[:-1]
+    first_op = schedule.offsets[:-1]
+    previous_end[first_op] = spans.start[first_op]
+    return previous_end
+
+
+def _exposed(schedule: Schedule, workload: Workload, spans: Spans) -> FloatArray:
     """Return the part of each op's wait in which its message had been produced already."""
     remote = (workload.producer >= 0) & (workload.target[workload.producer] >= 0)
     produced = np.where(remote, spans.end[workload.producer], np.inf)
-    return np.minimum(wait, np.maximum(spans.ready - np.maximum(previous_end, produced), 0.0))
+    waiting_since = np.maximum(_previous_end(schedule, spans), produced)
+    return np.maximum(np.minimum(spans.ready, spans.start) - waiting_since, 0.0)

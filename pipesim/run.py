@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from pipesim.checks import check_count
 from pipesim.engine.simpy_engine import Progress, run_simpy
-from pipesim.engine.workload import Workload, bind
+from pipesim.engine.workload import Workload, bind, duration_table, message_tables
 from pipesim.errors import ScheduleError
 from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
 from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
@@ -90,7 +88,7 @@ class Run:
     @cached_property
     def lower_bound(self) -> float:
         """Makespan [ms] that no order of the same ops on the same stages can go below."""
-        return _lower_bound(self.schedule, self.workload)
+        return makespan_bound(self.schedule, self.pipeline)
 
     @cached_property
     def equal_stages(self) -> "Run":
@@ -230,7 +228,7 @@ def simulate(
         raise ValueError(f"protocol {protocol!r} is unknown; known: {', '.join(PROTOCOLS)}")
     if queue_capacity is not None:
         queue_capacity = check_count("queue_capacity", queue_capacity)
-    order = _resolve(pipe, schedule, microbatches, dict(options or {}))
+    order = resolve_schedule(pipe, schedule, microbatches, options)
     workload = bind(order, pipe)
     spans = ENGINES[engine](order, workload, queue_capacity=queue_capacity, progress=progress)
     return Run(order, pipe, workload, spans, queue_capacity)
@@ -250,9 +248,20 @@ def equalised(run: Run) -> Pipeline:
     )
 
 
-def _resolve(
-    pipe: Pipeline, schedule: ScheduleLike, microbatches: int | None, options: dict[str, Any]
+def resolve_schedule(
+    pipe: Pipeline,
+    schedule: ScheduleLike,
+    microbatches: int | None,
+    options: Mapping[str, Any] | None = None,
 ) -> Schedule:
+    """Return the Schedule that a name, a function or a Schedule stands for on a pipeline.
+
+    Raises
+    ------
+    ScheduleError
+        If it is unknown, takes no such options, or has another number of micro-batches.
+    """
+    options = dict(options or {})
     if isinstance(schedule, Schedule):
         if microbatches not in (None, schedule.microbatches):
             raise ScheduleError(
@@ -273,18 +282,14 @@ def _resolve(
     return built
 
 
-def _lower_bound(schedule: Schedule, workload: Workload) -> float:
-    numbers = schedule.op_numbers()
-    message = workload.wire + workload.latency
-
-    def table(kind: Kind) -> Any:
-        return workload.duration[numbers[kind]]
-
-    there = message[numbers[Kind.F, :-1, 0]]
-    backward = Kind.I if Kind.I in schedule.kinds else Kind.B
-    back = message[numbers[backward, 1:, 0]]
-    if Kind.I in schedule.kinds:
-        return split_lower_bound(table(Kind.F), table(Kind.I), table(Kind.W), there, back)
-    if Kind.B in schedule.kinds:
-        return fused_lower_bound(table(Kind.F), table(Kind.B), there, back)
-    return forward_lower_bound(table(Kind.F), there)
+def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
+    """Return a makespan [ms] that no order of these ops on these stages can go below."""
+    wire, latency = message_tables(schedule, pipe)
+    message = wire + latency
+    there, back = message[0, :-1], message[1, 1:]
+    times = {kind: duration_table(schedule, pipe, kind) for kind in schedule.kinds}
+    if Kind.I in times:
+        return split_lower_bound(times[Kind.F], times[Kind.I], times[Kind.W], there, back)
+    if Kind.B in times:
+        return fused_lower_bound(times[Kind.F], times[Kind.B], there, back)
+    return forward_lower_bound(times[Kind.F], there)

@@ -52,58 +52,65 @@ def bind(schedule: Schedule, pipe: Pipeline) -> Workload:
     consumer = schedule.consumers()
     rank = schedule.rank
     crosses = (consumer >= 0) & (rank[consumer] != rank)
-    wire, latency = _message_times(schedule, pipe)
+    wire, latency = message_tables(schedule, pipe)
+    direction = (schedule.kind != Kind.F).astype(np.intp)
     return Workload(
         duration=op_durations(schedule, pipe),
         producer=schedule.producers(),
         consumer=consumer,
         local_input=schedule.local_inputs(),
         target=np.where(crosses, rank[consumer], np.int32(-1)),
-        wire=np.where(crosses, wire, 0.0),
-        latency=np.where(crosses, latency, 0.0),
+        wire=wire[direction, schedule.stage],
+        latency=latency[direction, schedule.stage],
     )
 
 
 def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:
-    """Return how long every op takes [ms], array (ops,): cost/speed + overhead.
+    """Return how long every op takes [ms], array (ops,)."""
+    duration = np.empty(len(schedule))
+    for kind in sorted(schedule.kinds):
+        ops = schedule.kind == kind
+        table = duration_table(schedule, pipe, kind)
+        duration[ops] = table[schedule.stage[ops], schedule.microbatch[ops]]
+    return duration
+
+
+def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray:
+    """Return how long ops of one kind take [ms], array (stages, micro-batches): cost/speed + overhead.
 
     Raises
     ------
     ScheduleError
-        If the pipeline lacks a cost that the schedule needs.
+        If the pipeline lacks the cost.
     """
-    speed = np.array([device.speed for device in pipe.devices])
-    overhead = np.array([device.overhead_ms for device in pipe.devices])
-    cost = np.empty(len(schedule))
-    for kind in sorted(schedule.kinds):
-        table = pipe.cost_table(kind, schedule.microbatches)
-        if table is None:
-            raise ScheduleError(_missing_cost(schedule.name, kind))
-        ops = schedule.kind == kind
-        cost[ops] = table[schedule.stage[ops], schedule.microbatch[ops]]
-    return cost / speed[schedule.rank] + overhead[schedule.rank]
+    cost = pipe.cost_table(kind, schedule.microbatches)
+    if cost is None:
+        raise ScheduleError(_missing_cost(schedule.name, kind))
+    devices = [pipe.devices[rank] for rank in schedule.placement.rank_of]
+    speed = np.array([[device.speed] for device in devices])
+    overhead = np.array([[device.overhead_ms] for device in devices])
+    return cost / speed + overhead
 
 
-def _message_times(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:
-    """Return wire time and latency of each op's message, whether it crosses ranks or not.
+def message_tables(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:
+    """Return wire time and latency [ms] of what each stage sends, arrays (2, stages).
 
-    An activation leaves stage s with its output_bytes; the gradient that comes back over the
-    same boundary is as large.
+    Row 0 is the activation to the next stage, row 1 the gradient to the stage before; 0 where
+    both stages are on one rank. An activation leaves stage s with its output_bytes; the
+    gradient that comes back over the same boundary is as large.
     """
     rank_of = schedule.placement.rank_of
     wire = np.zeros((2, schedule.stages))
     latency = np.zeros((2, schedule.stages))
     for stage in range(schedule.stages - 1):
-        size = pipe.stages[stage].output_bytes
         near, far = rank_of[stage], rank_of[stage + 1]
-        for direction, sender, link in (
-            (0, stage, pipe.link(near, far)),
-            (1, stage + 1, pipe.link(far, near)),
-        ):
-            wire[direction, sender] = link.wire_ms(size)
-            latency[direction, sender] = link.latency_ms
-    direction = (schedule.kind != Kind.F).astype(np.intp)
-    return wire[direction, schedule.stage], latency[direction, schedule.stage]
+        if near == far:
+            continue
+        size = pipe.stages[stage].output_bytes
+        there, back = pipe.link(near, far), pipe.link(far, near)
+        wire[0, stage], latency[0, stage] = there.wire_ms(size), there.latency_ms
+        wire[1, stage + 1], latency[1, stage + 1] = back.wire_ms(size), back.latency_ms
+    return wire, latency
 
 
 def _check_fit(schedule: Schedule, pipe: Pipeline) -> None:

@@ -1,0 +1,206 @@
+"""What a run is made of, by several runs: the ladder, and the best split of few layers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipesim.engine.simpy_engine import Progress
+from pipesim.layers import LayerProfile
+from pipesim.partitioning import compositions
+from pipesim.pipeline import Pipeline
+from pipesim.run import Run, ScheduleLike, makespan_bound, resolve_schedule, simulate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_SPLITS = 200_000  # half a minute of bounds
+TIE = 1e-9  # relative; splits this close count as equally fast
+
+
+def ladder(run: Run) -> "pd.DataFrame":
+    """Return what each departure from equal stages adds to a run, one row a rung.
+
+    The same order is run with equal stages of the same mean cost, then with its unequal
+    stages, then with what else it has: costs that vary by micro-batch, transfers, bounded
+    queues. The last rung is the run.
+
+    Columns: `rung`, `step_ms`, `bubble_fraction`, `added_ms` over the rung before (NaN on the
+    first), and `rank` that it shows on (-1 on the first): of unequal stages and varying costs
+    the rank with the most work, of transfers the one that waits for them the longest, of queues
+    the one that stands still for them the longest.
+
+    Examples
+    --------
+    >>> pipe = Pipeline.from_costs([1, 1, 1, 2], [2, 2, 2, 4], latency_ms=0.5)
+    >>> print(ladder(simulate(pipe, "1f1b", microbatches=8)).to_string(index=False))
+                rung  step_ms  bubble_fraction  added_ms  rank
+        equal stages    41.25         0.272727       NaN    -1
+    + unequal stages    57.00         0.473684     15.75     3
+         + transfers    60.00         0.500000      3.00     1
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    for name, rung in _rungs(run):
+        before = rows[-1]["step_ms"] if rows else np.nan
+        rows.append(
+            {
+                "rung": name,
+                "step_ms": rung.makespan,
+                "bubble_fraction": rung.bubble_fraction,
+                "added_ms": rung.makespan - before,
+                "rank": _culprit(name, rung),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _rungs(run: Run) -> Iterator[tuple[str, Run]]:
+    pipe, order = run.pipeline, run.schedule
+    yield "equal stages", run.equal_stages
+    bare = replace(pipe, links={})
+    if pipe.microbatches is None:
+        yield "+ unequal stages", _same(run, bare)
+    else:
+        yield "+ unequal stages", simulate(_mean_over_microbatches(bare), order)
+        yield "+ varying micro-batches", _same(run, bare)
+    if pipe.links:
+        yield "+ transfers", _same(run, pipe)
+    if run.queue_capacity is not None:
+        yield "+ bounded queues", run
+
+
+def _same(run: Run, pipe: Pipeline) -> Run:
+    """Return the run itself if that is what the rung asks for, to save its simulation."""
+    if run.queue_capacity is None and pipe.links == run.pipeline.links:
+        return run
+    return simulate(pipe, run.schedule)
+
+
+def _culprit(rung: str, run: Run) -> int:
+    times = run.rank_times
+    if rung == "equal stages":
+        return -1
+    if rung == "+ transfers":
+        return int(np.argmax(times.exposed_communication))
+    if rung == "+ bounded queues":
+        return int(np.argmax(times.queue_full))
+    return int(np.argmax(times.busy))
+
+
+def _mean_over_microbatches(pipe: Pipeline) -> Pipeline:
+    def mean(cost: Any) -> Any:
+        return float(np.mean(cost)) if isinstance(cost, tuple) else cost
+
+    stages = tuple(
+        replace(
+            stage,
+            forward_ms=mean(stage.forward_ms),
+            backward_ms=mean(stage.backward_ms),
+            input_grad_ms=mean(stage.input_grad_ms),
+            weight_grad_ms=mean(stage.weight_grad_ms),
+        )
+        for stage in pipe.stages
+    )
+    return replace(pipe, stages=stages)
+
+
+@dataclass(frozen=True, slots=True)
+class BestSplit:
+    """The fastest split of layers into stages.
+
+    Parameters
+    ----------
+    counts
+        Layers of every stage.
+    run
+        Its simulation.
+    simulated, splits
+        How many splits were simulated, of how many there are: the others' lower bounds already
+        lay above the best.
+    """
+
+    counts: tuple[int, ...]
+    run: Run
+    simulated: int
+    splits: int
+
+
+def best_split(
+    profile: LayerProfile,
+    stages: int,
+    schedule: ScheduleLike,
+    microbatches: int,
+    *,
+    options: dict[str, Any] | None = None,
+    progress: Progress | None = None,
+    **pipeline_options: Any,
+) -> BestSplit:
+    """Return the contiguous split of layers with the shortest simulated step.
+
+    All splits without empty stages are in the race; only those whose lower bound is not above
+    the best step so far are simulated. Ties within 1e-9 go to the smaller slowest stage, then
+    to the first in order.
+
+    Parameters
+    ----------
+    profile
+        The layers.
+    stages
+        Number of stages.
+    schedule, microbatches, options
+        As for `simulate`.
+    progress
+        Called with 1 for every split whose lower bound is known.
+    pipeline_options
+        Handed to `Pipeline.from_costs`: latency_ms, bandwidth_gb_s, speed, ...
+
+    Raises
+    ------
+    ValueError
+        If there are fewer layers than stages, or more than 200,000 splits.
+
+    Examples
+    --------
+    >>> profile = LayerProfile(forward_ms=(1,) * 7, backward_ms=(2,) * 7)
+    >>> best = best_split(profile, 2, "1f1b", microbatches=8)
+    >>> best.counts, best.run.makespan
+    ((4, 3), 102.0)
+    """
+    if len(profile) < stages:
+        raise ValueError(f"{len(profile)} layers cannot fill {stages} stages")
+    splits = comb(len(profile) - 1, stages - 1)
+    if splits > MOST_SPLITS:
+        raise ValueError(
+            f"{len(profile)} layers on {stages} stages split in {splits:,} ways, more than "
+            f"{MOST_SPLITS:,}; use partition(profile, {stages}) for the min-max split"
+        )
+
+    def pipeline(counts: tuple[int, ...]) -> Pipeline:
+        return profile.split(counts, **pipeline_options)
+
+    candidates = list(compositions(len(profile), stages))
+    order = resolve_schedule(pipeline(candidates[0]), schedule, microbatches, options)
+    bounds = np.empty(splits)
+    for number, counts in enumerate(candidates):
+        bounds[number] = makespan_bound(order, pipeline(counts))
+        if progress is not None:
+            progress(1)
+    finished: list[tuple[float, float, int]] = []
+    shortest = np.inf
+    for number in np.argsort(bounds, kind="stable").tolist():
+        if bounds[number] > shortest * (1 + TIE):
+            break
+        pipe = pipeline(candidates[number])
+        run = simulate(pipe, order)
+        shortest = min(shortest, run.makespan)
+        slowest = float(run.rank_times.busy.max())
+        finished.append((run.makespan, slowest, number))
+    tied = [entry for entry in finished if entry[0] <= shortest * (1 + TIE)]
+    least = min(slowest for _, slowest, _ in tied)
+    winner = min(number for _, slowest, number in tied if slowest <= least * (1 + TIE))
+    run = simulate(pipeline(candidates[winner]), order)
+    return BestSplit(candidates[winner], run, len(finished), splits)

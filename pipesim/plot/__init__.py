@@ -1,0 +1,11 @@
+"""Pictures of runs: each takes `ax=None` and returns the Axes; none shows or saves anything.
+
+`save` writes a figure to a file.
+"""
+
+from pipesim.plot.bubble_curve import bubble
+from pipesim.plot.gantt_chart import gantt
+from pipesim.plot.memory_curve import in_flight
+from pipesim.plot.style import save
+
+__all__ = ["bubble", "gantt", "in_flight", "save"]

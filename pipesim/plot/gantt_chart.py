@@ -1,0 +1,221 @@
+"""The Gantt chart: one row a rank, one bar an op, idle time shaded by its cause."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from pipesim.arrays import FloatArray, Int32Array
+from pipesim.metrics import idle_spans
+from pipesim.plot.style import (
+    HATCH_COLOUR,
+    IDLE_STYLES,
+    KIND_COLOURS,
+    KIND_WORDS,
+    LABEL_COLOURS,
+    new_axes,
+)
+from pipesim.run import Run
+
+BAR = 0.84  # height of a bar in rows
+GAP = 1.6  # rows between two runs, for the second one's title
+SMALLEST_FONT = 4.0  # points; smaller numbers are left out
+MOST_LABELS = 5000
+
+
+def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
+    """Return the Axes with the Gantt chart of one run, or of several under each other.
+
+    Bars carry their micro-batch where they are wide enough. Idle time is shaded by cause, and
+    its share of the step stands at the right of each row. Two lines mark the makespan of equal
+    stages by the closed form (dashed) and the lower bound of these stages (dotted).
+
+    Parameters
+    ----------
+    runs
+        One run, or several to be drawn on one time axis.
+    ax
+        Where to draw; by default on a new figure.
+
+    Examples
+    --------
+    >>> from pipesim.run import Pipeline, simulate
+    >>> pipe = Pipeline.from_costs(forward=[1, 1, 1, 2], backward=[2, 2, 2, 4])
+    >>> ax = gantt(simulate(pipe, "1f1b", microbatches=8))
+    >>> ax.get_xlabel()
+    'time [ms]'
+    """
+    runs = [runs] if isinstance(runs, Run) else list(runs)
+    rows = sum(run.schedule.ranks for run in runs)
+    if ax is None:
+        row_height = min(0.36, 9.0 / rows)
+        ax = new_axes(10.0, rows * row_height + 0.45 * len(runs) + 1.1)
+    longest = max(run.makespan for run in runs)
+    ax.set_xlim(0, longest or 1.0)
+    ticks: list[tuple[float, str]] = []
+    top = 0.0
+    for run in runs:
+        _draw_run(ax, run, top)
+        ticks += [(top + rank, f"rank {rank}") for rank in range(run.schedule.ranks)]
+        top += run.schedule.ranks + GAP
+    bottom = top - GAP
+    ax.set_ylim(bottom - 0.5, -0.5)
+    ax.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
+    ax.tick_params(axis="y", length=0, labelsize=_row_font(ax, 9.0))
+    ax.set_xlabel("time [ms]")
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    for run, first_row in zip(runs, _first_rows(runs), strict=True):
+        _label_bars(ax, run, first_row)
+        _idle_shares(ax, run, first_row, longest)
+    _legend(ax, runs)
+    return ax
+
+
+def _first_rows(runs: Sequence[Run]) -> list[float]:
+    heights = [run.schedule.ranks + GAP for run in runs]
+    return [float(row) for row in np.cumsum([0.0, *heights[:-1]])]
+
+
+def _draw_run(ax: Axes, run: Run, top: float) -> None:
+    begin = run.spans.start.min()
+    for cause, found in idle_spans(run.schedule, run.spans).items():
+        face, hatch, _ = IDLE_STYLES[cause]
+        boxes = _boxes(found.rank, found.start - begin, found.end - begin, top)
+        ax.add_collection(
+            PolyCollection(
+                boxes,
+                facecolors=face,
+                edgecolors=HATCH_COLOUR if hatch else face,
+                hatch=hatch,
+                linewidths=0.0,
+                zorder=1,
+            )
+        )
+    rank = run.schedule.rank
+    for kind in sorted(run.schedule.kinds):
+        ops = run.schedule.kind == kind
+        boxes = _boxes(rank[ops], run.spans.start[ops] - begin, run.spans.end[ops] - begin, top)
+        ax.add_collection(
+            PolyCollection(
+                boxes,
+                facecolors=KIND_COLOURS[kind.name],
+                edgecolors="white",
+                linewidths=min(0.6, 60.0 / len(boxes)),
+                zorder=2,
+            )
+        )
+    ends = (top - 0.5, top + run.schedule.ranks - 0.5)
+    for time, style in ((closed_form_makespan(run), "--"), (run.lower_bound, ":")):
+        if time is not None:
+            ax.plot([time, time], ends, style, color="black", linewidth=1.2, zorder=3)
+    ax.text(0, top - 0.62, run_title(run), fontsize=9, va="bottom", ha="left")
+
+
+def run_title(run: Run) -> str:
+    """Return a run in one line: title, schedule, step, inflation and bubble."""
+    closed = run.closed_form
+    reference = "" if closed is None else f" (closed form {closed:.1%})"
+    inflation = "" if run.inflation is None else f", {run.inflation:.3f} x equal stages"
+    title = f"{run.pipeline.title}: " if run.pipeline.title else ""
+    return (
+        f"{title}{run.schedule.name}, {run.schedule.microbatches} micro-batches, "
+        f"{run.makespan:.5g} ms{inflation}, bubble {run.bubble_fraction:.1%}{reference}"
+    )
+
+
+def closed_form_makespan(run: Run) -> float | None:
+    """Return the makespan [ms] that the closed form gives equal stages of the same mean cost."""
+    if run.closed_form is None:
+        return None
+    return float(run.rank_times.busy.mean() / (1 - run.closed_form))
+
+
+def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray, top: float) -> FloatArray:
+    """Return rectangles, array (bars, 4 corners, 2)."""
+    middle = top + rank
+    low, high = middle - BAR / 2, middle + BAR / 2
+    corners = [(start, low), (start, high), (end, high), (end, low)]
+    return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
+
+
+def _row_font(ax: Axes, largest: float) -> float:
+    """Return a font size [points] that fits into a row."""
+    rows = abs(ax.get_ylim()[0] - ax.get_ylim()[1])
+    points = ax.get_window_extent().height / ax.figure.dpi * 72
+    return float(np.clip(0.62 * points / rows, 1.0, largest))
+
+
+def _label_bars(ax: Axes, run: Run, top: float) -> None:
+    """Write the micro-batch into every bar that is wide enough for it."""
+    font = _row_font(ax, 8.0)
+    if font < SMALLEST_FONT:
+        return
+    points = ax.get_window_extent().width / ax.figure.dpi * 72
+    width = (run.spans.end - run.spans.start) / ax.get_xlim()[1] * points
+    digits = np.char.str_len(run.schedule.microbatch.astype(str))
+    wide = np.flatnonzero(width > (0.62 * digits + 0.3) * font)
+    if len(wide) > MOST_LABELS:
+        return
+    begin, rank = run.spans.start.min(), run.schedule.rank
+    for op in wide.tolist():
+        ax.text(
+            (run.spans.start[op] + run.spans.end[op]) / 2 - begin,
+            top + rank[op],
+            str(run.schedule.microbatch[op]),
+            fontsize=font,
+            color=LABEL_COLOURS[run.schedule.op(op).kind.name],
+            ha="center",
+            va="center_baseline",
+            zorder=4,
+        )
+
+
+def _idle_shares(ax: Axes, run: Run, top: float, longest: float) -> None:
+    font = _row_font(ax, 8.5)
+    for rank, share in enumerate(run.rank_times.bubble_fraction.tolist()):
+        ax.text(
+            1.005,
+            top + rank,
+            f"{share:.0%} idle" if rank == 0 else f"{share:.0%}",
+            transform=ax.get_yaxis_transform(),
+            fontsize=font,
+            ha="left",
+            va="center",
+        )
+
+
+def _legend(ax: Axes, runs: Sequence[Run]) -> None:
+    kinds = sorted({kind for run in runs for kind in run.schedule.kinds})
+    causes = {
+        cause
+        for run in runs
+        for cause in IDLE_STYLES
+        if getattr(run.rank_times, cause).sum() > 1e-9 * run.makespan
+    }
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=KIND_COLOURS[kind.name], label=KIND_WORDS[kind.name]) for kind in kinds
+    ]
+    for cause, (face, hatch, words) in IDLE_STYLES.items():
+        if cause in causes:
+            edge = HATCH_COLOUR if hatch else face
+            handles.append(
+                Patch(facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0, label=words)
+            )
+    if any(run.closed_form is not None for run in runs):
+        handles.append(
+            Line2D([], [], linestyle="--", color="black", label="equal stages (closed form)")
+        )
+    handles.append(Line2D([], [], linestyle=":", color="black", label="lower bound"))
+    ax.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.9 / (ax.get_window_extent().height / ax.figure.dpi)),
+        bbox_transform=ax.transAxes,
+        ncols=4,
+        fontsize=8,
+        frameon=False,
+    )

@@ -1,0 +1,75 @@
+"""What each stage holds over time, one row a stage."""
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from pipesim.plot.style import KIND_COLOURS, new_axes
+from pipesim.run import Run
+
+UNITS = {"microbatches": ("in_flight", 1.0, ""), "bytes": ("stash_bytes", 1e9, " GB")}
+
+
+def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -> Axes:
+    """Return the Axes with the micro-batches in flight, or their bytes, on every stage.
+
+    All rows have one scale; the peak of each stands at its right.
+
+    Parameters
+    ----------
+    run
+        The run.
+    ax
+        Where to draw; by default on a new figure.
+    unit
+        "microbatches", or "bytes" of stash.
+
+    Raises
+    ------
+    ValueError
+        If the unit is neither.
+
+    Examples
+    --------
+    >>> from pipesim.run import Pipeline, simulate
+    >>> pipe = Pipeline.from_costs(forward=1.0, backward=2.0, stages=4)
+    >>> [text.get_text() for text in in_flight(simulate(pipe, "1f1b", microbatches=8)).texts]
+    ['4', '3', '2', '1']
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit = {unit!r} is unknown; known: {', '.join(UNITS)}")
+    column, scale, suffix = UNITS[unit]
+    stages = run.schedule.stages
+    ax = ax or new_axes(10.0, min(0.5 * stages, 9.0) + 1.0)
+    table, begin = run.in_flight, run.spans.start.min()
+    highest = max(int(table[column].max()), 1)
+    for stage, rows in table.groupby("stage"):
+        held = np.concatenate([[0.0], rows[column] / highest])
+        time = np.concatenate([[0.0], rows["time"] - begin])
+        base = float(stage) + 0.42  # type: ignore[arg-type]  # the group's key is the stage
+        ax.fill_between(
+            time,
+            base,
+            base - 0.84 * held,
+            step="post",
+            facecolor=KIND_COLOURS["F"],
+            edgecolor=KIND_COLOURS["B"],
+            linewidth=0.8,
+        )
+        ax.text(
+            1.005,
+            base - 0.42,
+            f"{rows[column].max() / scale:.4g}{suffix}",
+            transform=ax.get_yaxis_transform(),
+            va="center",
+            fontsize=9 if stages <= 16 else 7,
+        )
+    ax.set_xlim(0, run.makespan or 1.0)
+    ax.set_ylim(stages - 0.5, -0.5)
+    ax.set_yticks(range(stages), [f"stage {stage}" for stage in range(stages)])
+    ax.tick_params(axis="y", length=0, labelsize=9 if stages <= 16 else 7)
+    ax.set_xlabel("time [ms]")
+    held_what = "micro-batches in flight" if unit == "microbatches" else "stash bytes held"
+    ax.set_title(f"{run.schedule.name}: {held_what}; at the right the peak", fontsize=10)
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    return ax

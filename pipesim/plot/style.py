@@ -1,0 +1,67 @@
+"""Colours, hatches and figure sizes that all pictures share.
+
+The colours are told apart with the common kinds of colour blindness, and by their lightness in
+black and white: forwards are light, backwards dark. Causes of idle time differ by hatch.
+"""
+
+from os import PathLike
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pipesim.io.files import replacing
+
+KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#d9822b", "W": "#f6d58c"}
+LABEL_COLOURS = {"F": "black", "B": "white", "I": "black", "W": "black"}
+KIND_WORDS = {
+    "F": "forward (F)",
+    "B": "backward (B)",
+    "I": "input gradient (I)",
+    "W": "weight gradient (W)",
+}
+IDLE_STYLES = {  # cause -> face, hatch, words
+    "fill": ("#f2f2f2", None, "fill"),
+    "wait_forward": ("white", "....", "waits for activation"),
+    "wait_gradient": ("white", "////", "waits for gradient"),
+    "queue_full": ("white", "xxxx", "queue full"),
+    "drain": ("#dedede", None, "drain"),
+}
+HATCH_COLOUR = "#b0b0b0"
+# One marker and one line style a curve, so that curves differ without colour too.
+CURVES = (
+    ("#0f5e9c", "o", "-"),
+    ("#d9822b", "s", "-"),
+    ("#2f8f5b", "^", "-"),
+    ("#8a4f9e", "D", "-"),
+    ("#5c5c5c", "v", "-"),
+    ("#c2457a", "P", "-"),
+)
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Return the Axes of a new figure of this size [inches], with a tight layout."""
+    import matplotlib.pyplot as plt
+
+    _, ax = plt.subplots(figsize=(width, height), layout="constrained")
+    return ax
+
+
+def save(ax: Axes, path: str | PathLike[str], dpi: int = 150) -> None:
+    """Write the figure of an Axes to a .png, .svg or .pdf file, whole or not at all.
+
+    The same figure gives the same bytes: no date is written.
+
+    Raises
+    ------
+    ValueError
+        If the ending is none of these.
+    """
+    ending = str(path).rpartition(".")[2].lower()
+    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    if ending not in dates:
+        raise ValueError(f"{path}: a figure is written as .png, .svg or .pdf")
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    with replacing(path) as temporary, mpl.rc_context({"svg.hashsalt": "pipesim"}):
+        figure.savefig(temporary, dpi=dpi, metadata=dates[ending])
