@@ -3,9 +3,9 @@
 `save` writes a figure to a file.
 """
 
-from pipesim.plot.bubble_curve import bubble
+from pipesim.plot.bubble_curve import bubble, lines
 from pipesim.plot.gantt_chart import gantt
 from pipesim.plot.memory_curve import in_flight
 from pipesim.plot.style import save
 
-__all__ = ["bubble", "gantt", "in_flight", "save"]
+__all__ = ["bubble", "gantt", "in_flight", "lines", "save"]

@@ -1,5 +1,6 @@
-"""The bubble as something grows: measured by simulation, next to the closed form."""
+"""Curves over a sweep: any number, and the bubble next to its closed form."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
@@ -11,13 +12,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MEASURED, CLOSED = "bubble_fraction", "closed_form_bubble_fraction"
+WORDS = {
+    MEASURED: "bubble fraction: idle / (p x makespan)",
+    "makespan_ms": "makespan [ms]",
+    "lower_bound_ms": "lower bound of the makespan [ms]",
+    "inflation": "inflation: makespan / makespan of equal stages",
+}
 
 
-def bubble(table: "pd.DataFrame", x: str, ax: Axes | None = None, *, by: str | None = None) -> Axes:
+def bubble(
+    table: "pd.DataFrame", x: str, ax: Axes | None = None, *, by: Sequence[str] = ()
+) -> Axes:
     """Return the Axes with the measured bubble fraction over one column, one curve a group.
 
-    Curves with marks are simulated; the dashed line of the same colour is the closed form for
-    equal stages.
+    Curves with marks are simulated; dashed lines are the closed form for equal stages.
 
     Parameters
     ----------
@@ -29,7 +37,7 @@ def bubble(table: "pd.DataFrame", x: str, ax: Axes | None = None, *, by: str | N
     ax
         Where to draw; by default on a new figure.
     by
-        The column that tells the curves apart; by default there is one curve.
+        The columns that tell the curves apart; by default there is one curve.
 
     Raises
     ------
@@ -44,25 +52,55 @@ def bubble(table: "pd.DataFrame", x: str, ax: Axes | None = None, *, by: str | N
     >>> bubble(table, x="m").get_xlabel()
     'm'
     """
-    missing = [name for name in (x, MEASURED, CLOSED, by) if name and name not in table.columns]
+    return lines(table, x, MEASURED, ax, by=by)
+
+
+def lines(
+    table: "pd.DataFrame", x: str, y: str, ax: Axes | None = None, *, by: Sequence[str] = ()
+) -> Axes:
+    """Return the Axes with one column of a sweep over another, one curve a group.
+
+    A bubble fraction gets its closed form as a dashed line.
+
+    Parameters
+    ----------
+    table
+        One row a run.
+    x, y
+        Columns along and up.
+    ax
+        Where to draw; by default on a new figure.
+    by
+        The columns that tell the curves apart; by default there is one curve.
+
+    Raises
+    ------
+    ValueError
+        If the table lacks a column.
+    """
+    needed = [x, y, *by, *([CLOSED] if y == MEASURED else [])]
+    missing = [name for name in needed if name not in table.columns]
     if missing:
         raise ValueError(f"the table has no column {missing[0]!r}; it has {list(table.columns)}")
     ax = ax or new_axes(7.0, 4.2)
-    groups = [("simulated", table)] if by is None else list(table.groupby(by, sort=False))
     drawn: list[tuple[float, ...]] = []
-    for number, (name, rows) in enumerate(groups):
-        rows = rows.sort_values(x)
+    groups = list(table.groupby(list(by), sort=False)) if by else [((), table)]
+    for number, (values, group) in enumerate(groups):
+        rows = group.sort_values(x)
         colour, marker, line = CURVES[number % len(CURVES)]
-        ax.plot(rows[x], rows[MEASURED], line, marker=marker, color=colour, ms=4, label=str(name))
-        closed = tuple(rows[CLOSED])
-        if closed not in drawn and not rows[CLOSED].isna().all():
+        words = [f"{key} = {value}" for key, value in zip(by, values, strict=True)]
+        label = ", ".join(words) or "simulated"
+        ax.plot(rows[x], rows[y], line, marker=marker, color=colour, ms=4, label=label)
+        closed = tuple(rows[CLOSED]) if y == MEASURED else ()
+        if closed and closed not in drawn and not rows[CLOSED].isna().all():
+            reference = None if drawn else "closed form, equal stages"
             drawn.append(closed)
-            label = "closed form" if len(drawn) == 1 else None
-            ax.plot(rows[x], rows[CLOSED], "--", color="black", linewidth=1.2, label=label)
+            ax.plot(rows[x], closed, "--", color="black", linewidth=1.2, label=reference, zorder=1)
     ax.set_xlabel(x)
-    ax.set_ylabel("bubble fraction: idle / (p x makespan)")
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_ylim(bottom=0)
+    ax.set_ylabel(WORDS.get(y, y))
+    if y == MEASURED:
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0))
+        ax.set_ylim(bottom=0)
     ax.grid(alpha=0.3)
     ax.legend(frameon=False, fontsize=8)
     return ax

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation
 
 from pipesim.arrays import FloatArray, Int32Array
 from pipesim.metrics import idle_spans
@@ -205,16 +206,20 @@ def _legend(ax: Axes, runs: Sequence[Run]) -> None:
             handles.append(
                 Patch(facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0, label=words)
             )
-    if any(run.closed_form is not None for run in runs):
-        handles.append(
-            Line2D([], [], linestyle="--", color="black", label="equal stages (closed form)")
-        )
-    handles.append(Line2D([], [], linestyle=":", color="black", label="lower bound"))
+    alone = runs[0] if len(runs) == 1 else None
+    for words, style, time in (
+        ("equal stages (closed form)", "--", closed_form_makespan),
+        ("lower bound", ":", lambda run: run.lower_bound),
+    ):
+        if any(time(run) is not None for run in runs):
+            value = f": {time(alone):.5g} ms" if alone else ""
+            handles.append(Line2D([], [], linestyle=style, color="black", label=words + value))
+    below_the_axis = ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)
     ax.legend(
         handles=handles,
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.9 / (ax.get_window_extent().height / ax.figure.dpi)),
-        bbox_transform=ax.transAxes,
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=ax.transAxes + below_the_axis,
         ncols=4,
         fontsize=8,
         frameon=False,

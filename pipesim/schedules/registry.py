@@ -26,6 +26,8 @@ class Family:
         (placement, microbatches, **options) -> Schedule.
     summary
         What it does, in a few words.
+    backward
+        Which ops its backward is made of: "none", "B", or "I and W".
     warm_up, peak
         Forwards before the first backward, and micro-batches held, on stage s; as text.
     formula
@@ -38,6 +40,7 @@ class Family:
 
     build: Builder
     summary: str
+    backward: str
     warm_up: str
     peak: str
     formula: str
@@ -55,34 +58,44 @@ _EQUAL = "(p-1)/(m+p-1)"
 
 FAMILIES: dict[str, Family] = {
     "gpipe_forward": Family(
-        gpipe_forward, "forwards only", "m", "1", _EQUAL, bubble_formula, "Huang et al. 2019"
+        build=gpipe_forward,
+        summary="forwards only",
+        backward="none",
+        warm_up="m",
+        peak="1",
+        formula=_EQUAL,
+        bubble=bubble_formula,
+        source="Huang et al. 2019",
     ),
     "gpipe": Family(
-        gpipe,
-        "all forwards, then all backwards",
-        "m",
-        "m",
-        _EQUAL,
-        bubble_formula,
-        "Huang et al. 2019",
+        build=gpipe,
+        summary="all forwards, then all backwards",
+        backward="B",
+        warm_up="m",
+        peak="m",
+        formula=_EQUAL,
+        bubble=bubble_formula,
+        source="Huang et al. 2019",
     ),
     "1f1b": Family(
-        one_f_one_b,
-        "one forward, one backward in turn",
-        "min(m, p-1-s)",
-        "min(m, p-s)",
-        _EQUAL,
-        bubble_formula,
-        "Narayanan et al. 2021",
+        build=one_f_one_b,
+        summary="one forward, one backward in turn",
+        backward="B",
+        warm_up="min(m, p-1-s)",
+        peak="min(m, p-s)",
+        formula=_EQUAL,
+        bubble=bubble_formula,
+        source="Narayanan et al. 2021",
     ),
     "1f1b_eager": Family(
-        eager_one_f_one_b,
-        "1F1B with twice the warm-up, to hide transfers",
-        "min(m, 2(p-1-s))",
-        "min(m, 2(p-s)-1)",
-        _EQUAL,
-        bubble_formula,
-        "Zhuang et al. 2023",
+        build=eager_one_f_one_b,
+        summary="1F1B with twice the warm-up, to hide transfers",
+        backward="B",
+        warm_up="min(m, 2(p-1-s))",
+        peak="min(m, 2(p-s)-1)",
+        formula=_EQUAL,
+        bubble=bubble_formula,
+        source="Zhuang et al. 2023",
     ),
 }
 

@@ -1,0 +1,49 @@
+"""The command line: `pipesim`, also `python -m pipesim`.
+
+Exit status: 0 done; 2 bad input; 3 the run cannot finish. What a command needs is imported when
+it runs, so that `--help` is quick.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from pipesim.cli.parser import build_parser
+from pipesim.errors import DeadlockError, PipesimError
+
+BAD_INPUT, CANNOT_FINISH = 2, 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = build_parser().parse_args(argv)
+    from pipesim.cli import commands
+
+    command = {
+        "run": commands.run,
+        "compare": commands.compare,
+        "sweep": commands.sweep,
+        "schedules": commands.schedules,
+    }[arguments.command]
+    try:
+        command(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone, as in `pipesim ... | head`; keep the interpreter from complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except DeadlockError as error:
+        return _complain(error, CANNOT_FINISH)
+    except (PipesimError, ValueError) as error:
+        return _complain(error, BAD_INPUT)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{place}{error.strerror or error}", BAD_INPUT)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+    return 0
+
+
+def _complain(error: object, status: int) -> int:
+    for line in str(error).splitlines():
+        print(f"pipesim: {line}", file=sys.stderr)
+    return status

@@ -1,0 +1,207 @@
+"""The commands: each reads a config, runs it, prints, and writes the files asked for."""
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipesim.cli.outputs import Progress, check_output, write_table
+from pipesim.cli.parser import RUN_FLAGS
+from pipesim.config import Config, override, parse_config, read_config, simulate_config
+from pipesim.io.config_file import read_document
+from pipesim.errors import ConfigError, ScheduleError
+from pipesim.report import headline, run_report
+from pipesim.run import Run
+from pipesim.schedules import FAMILIES
+from pipesim.text_gantt import text_gantt
+from pipesim.text_table import text_table
+
+FIGURES = (".png", ".svg", ".pdf")
+TABLES = (".csv", ".parquet")
+
+
+def run(arguments: Namespace) -> None:
+    """Simulate one step and print where the time goes."""
+    check_output("--gantt", arguments.gantt, FIGURES)
+    check_output("--trace", arguments.trace, TABLES)
+    flags = {key: vars(arguments)[key] for key, _, _ in RUN_FLAGS.values()}
+    overrides = {key: parse_value(text) for key, text in flags.items() if text is not None}
+    for name, value in map(_assignment, arguments.option):
+        overrides[f"run.options.{name}"] = value
+    overrides |= dict(map(_assignment, arguments.set))
+    if arguments.config is None:
+        document = override({}, "command line", overrides)
+        config = parse_config(document, "command line")
+    else:
+        config = read_config(arguments.config, overrides)
+    with Progress(len(config.schedule), "op") as progress:
+        result = simulate_config(config, progress)
+    if arguments.json:
+        print(json.dumps(result.summary(), indent=2))
+    else:
+        print(headline(result))
+        print(run_report(result))
+        if arguments.text:
+            print(text_gantt(result))
+    if arguments.gantt:
+        _write_gantt(result, arguments.gantt)
+    if arguments.trace:
+        write_table(result.trace, arguments.trace)
+
+
+def compare(arguments: Namespace) -> None:
+    """Run several schedules on the stages of one config and print them, fastest first."""
+    check_output("--gantt", arguments.gantt, FIGURES)
+    overrides = dict(map(_assignment, arguments.set))
+    names = [name.strip() for name in arguments.schedules.split(",")]
+    for name in names:
+        if name not in FAMILIES:
+            known = ", ".join(FAMILIES)
+            raise ScheduleError(f"--schedules: unknown schedule {name!r}; known: {known}")
+    runs: list[Run] = []
+    unfit: dict[str, str] = {}
+    for name in names:
+        try:
+            config = _with_schedule(arguments.config, name, overrides)
+            with Progress(len(config.schedule), "op") as progress:
+                runs.append(simulate_config(config, progress))
+        except ConfigError as error:
+            unfit[name] = "; ".join(error.faults)
+    if not runs:
+        raise ConfigError(arguments.config, [f"{name}: {why}" for name, why in unfit.items()])
+    runs.sort(key=lambda result: result.makespan)
+    if arguments.json:
+        does_not_fit = [{"schedule": name, "reason": why} for name, why in unfit.items()]
+        rows = [result.summary() for result in runs]
+        print(json.dumps({"runs": rows, "does_not_fit": does_not_fit}, indent=2))
+    else:
+        print(_comparison(runs))
+        for name, why in unfit.items():
+            print(f"{name} does not fit: {why}")
+    if arguments.gantt:
+        _write_gantt(runs, arguments.gantt)
+
+
+def sweep(arguments: Namespace) -> None:
+    """Run a config for every combination of its axes, print the table, write it and plot it."""
+    from pipesim.sweep import METRICS, sweep_config
+
+    check_output("--csv", arguments.csv, TABLES)
+    check_output("--plot", arguments.plot, FIGURES)
+    if arguments.y not in METRICS:
+        raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
+    overrides = dict(map(_assignment, arguments.set))
+    with Progress(None, "run") as progress:
+        table = sweep_config(arguments.config, overrides, progress.of_all)
+    axes = [name for name in table.columns if "." in name]
+    if arguments.x is not None and arguments.x not in axes:
+        raise ValueError(f"--x {arguments.x!r} is no axis; the axes are: {', '.join(axes)}")
+    if arguments.json:
+        print(table.to_json(orient="records", indent=2, double_precision=15))
+    else:
+        print(table[[*axes, *METRICS[:3], "closed_form_bubble_fraction"]].to_string(index=False))
+    if arguments.csv:
+        write_table(table, arguments.csv)
+    if arguments.plot:
+        from pipesim.plot import lines, save
+
+        numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
+        x = arguments.x or next(iter(numbers or axes))
+        by = [axis for axis in axes if axis != x]
+        save(lines(table, x=x, y=arguments.y, by=by), arguments.plot)
+        _tell(arguments.plot)
+
+
+def schedules(arguments: Namespace) -> None:
+    """Print every schedule, and what is known of it."""
+    rows = [
+        {
+            "name": name,
+            "placement": "linear",
+            "chunks": "1",
+            "backward": family.backward,
+            "warm-up": family.warm_up,
+            "peak held": family.peak,
+            "bubble": family.formula,
+            "options": ", ".join(f"{key}={value}" for key, value in family.options.items()) or "-",
+            "source": family.source,
+            "summary": family.summary,
+        }
+        for name, family in FAMILIES.items()
+    ]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
+    print(text_table(columns, left=tuple(columns)))
+    print("on stage s of p, with m micro-batches; bubble: of equal stages without transfers")
+
+
+def parse_value(text: str) -> Any:
+    """Return what a value on the command line means: a number, a text, or a list of them.
+
+    Examples
+    --------
+    >>> parse_value("1,1,2.5"), parse_value("1f1b"), parse_value("4")
+    ([1, 1, 2.5], '1f1b', 4)
+    """
+    if "," in text and not text.lstrip().startswith(("[", "{")):
+        return [parse_value(part) for part in text.split(",")]
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):
+        try:
+            return float(value)  # YAML does not take 1e3 for a number, people do
+        except ValueError:
+            return value
+    return value
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise ValueError(f"{text!r} is no assignment; write KEY=VALUE")
+    return key.strip(), parse_value(value)
+
+
+def _with_schedule(path: str, name: str, overrides: Mapping[str, Any]) -> Config:
+    """Return a config with another schedule; the options in it are those of its own schedule."""
+    document = override(read_document(path), path, overrides)
+    section = document.get("run", {})
+    if isinstance(section, dict) and section.get("schedule") != name:
+        document = override(document, path, {"run.schedule": name, "run.options": {}})
+    return parse_config(document, path, Path(path).parent)
+
+
+def _comparison(runs: list[Run]) -> str:
+    fastest = runs[0].makespan
+    columns = {
+        "schedule": [r.schedule.name for r in runs],
+        "step ms": [f"{r.makespan:.2f}" for r in runs],
+        "": [f"{r.makespan / fastest - 1:+.2%}" if fastest else "-" for r in runs],
+        "inflation": ["-" if r.inflation is None else f"{r.inflation:.4f}" for r in runs],
+        "bubble": [f"{r.bubble_fraction:.2%}" for r in runs],
+        "closed form": ["-" if r.closed_form is None else f"{r.closed_form:.2%}" for r in runs],
+        "lower bound": [f"{r.lower_bound:.2f}" for r in runs],
+        "held": [str(max(r.schedule.peak_in_flight())) for r in runs],
+    }
+    head = runs[0].pipeline.title
+    note = "held: micro-batches in flight at most, on the rank that holds the most"
+    return f"{head}\n{text_table(columns, left=('schedule',))}\n{note}"
+
+
+def _write_gantt(runs: Run | list[Run], path: str) -> None:
+    from pipesim.plot import gantt, save
+
+    save(gantt(runs), path)
+    _tell(path)
+
+
+def _tell(path: str) -> None:
+    print(f"wrote {path}", file=sys.stderr)

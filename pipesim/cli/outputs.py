@@ -1,0 +1,74 @@
+"""Files that commands write, and the progress they show."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from pipesim.io.files import replacing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
+    """Check, before anything is run, that a file can be written as asked for.
+
+    Raises
+    ------
+    ValueError
+        If its ending is unknown, or Parquet's library is not installed.
+    """
+    if path is None:
+        return
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        raise ValueError(f"{flag} {path}: the ending must be {', '.join(endings)}")
+    if ending == ".parquet" and find_spec("pyarrow") is None:
+        raise ValueError(f"{flag} {path}: needs pyarrow; pip install 'pipesim[parquet]'")
+    if Path(path).is_dir():
+        raise ValueError(f"{flag} {path}: is a directory")
+
+
+def write_table(table: "pd.DataFrame", path: str) -> None:
+    """Write a table as .csv or .parquet, whole or not at all."""
+    with replacing(path) as temporary:
+        if temporary.suffix.lower() == ".parquet":
+            table.to_parquet(temporary, index=False)
+        else:
+            table.to_csv(temporary, index=False)
+    print(f"wrote {path}", file=sys.stderr)
+
+
+class Progress:
+    """A bar on standard error, for work of over a second or so, and only on a terminal.
+
+    Calling it adds to the work done; when that reaches the total, the bar starts over.
+    """
+
+    def __init__(self, total: int | None, unit: str) -> None:
+        from tqdm import tqdm
+
+        self.bar = tqdm(
+            total=total, unit=unit, unit_scale=True, disable=None, leave=False, delay=1.0
+        )
+
+    def __call__(self, done: int) -> None:
+        self.bar.update(done)
+
+    def of_all(self, done: int, total: int) -> None:
+        """Show a share of the work that is known only now."""
+        self.bar.total = total
+        self.bar.update(done - self.bar.n)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.close()

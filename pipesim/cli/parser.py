@@ -1,0 +1,116 @@
+"""What the commands take. Values are handed on as text; the config's own checks judge them."""
+
+from argparse import ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from typing import TypeAlias
+
+Commands: TypeAlias = "_SubParsersAction[ArgumentParser]"
+
+# Flags that stand for keys of a config.
+RUN_FLAGS = {
+    "schedule": ("run.schedule", "NAME", "a name that `pipesim schedules` lists"),
+    "microbatches": ("run.microbatches", "M", "number of micro-batches"),
+    "forward": ("stages.forward_ms", "MS,..", "time of F: one number, or one a stage"),
+    "backward": ("stages.backward_ms", "MS,..", "time of the whole backward"),
+    "input-grad": ("stages.input_grad_ms", "MS,..", "or its input-gradient part"),
+    "weight-grad": ("stages.weight_grad_ms", "MS,..", "and its weight-gradient part"),
+    "ranks": ("devices.ranks", "P", "number of ranks"),
+    "placement": ("devices.placement", "NAME", "stages to ranks: linear"),
+    "latency-ms": ("links.latency_ms", "MS,..", "of a hop: one number, or one a boundary"),
+    "engine": ("run.engine", "NAME", "simpy"),
+    "protocol": ("run.protocol", "NAME", "eager"),
+    "queue-capacity": ("run.queue_capacity", "N", "messages between two stages; default: any"),
+}
+
+
+def build_parser() -> ArgumentParser:
+    """Return the parser of the command line."""
+    parser = ArgumentParser(
+        prog="pipesim",
+        description="Simulate pipeline-parallel training with unequal stages, op by op.",
+        epilog="Exit status: 0 done; 2 bad input; 3 the run cannot finish.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_compare(commands)
+    _add_sweep(commands)
+    schedules = commands.add_parser("schedules", help="list the schedules and what is known of them")
+    _json_flag(schedules)
+    return parser
+
+
+def _add_run(commands: Commands) -> None:
+    run = commands.add_parser(
+        "run",
+        help="simulate one step",
+        description="Simulate one step, and say where the time goes.",
+        epilog=(
+            "examples:\n"
+            "  pipesim run experiments/configs/straggler.toml --gantt out/gantt.png\n"
+            "  pipesim run --schedule 1f1b --microbatches 8 "
+            "--forward 1,1,1,2 --backward 2,2,2,4 --text"
+        ),
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    run.add_argument("config", nargs="?", metavar="CONFIG", help=".toml, .yaml or .json file")
+    for flag, (key, metavar, words) in RUN_FLAGS.items():
+        run.add_argument(f"--{flag}", dest=key, metavar=metavar, help=words)
+    run.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the schedule; may be repeated",
+    )
+    _set_flag(run)
+    run.add_argument("--gantt", metavar="FILE", help="write the Gantt chart: .png, .svg or .pdf")
+    run.add_argument("--trace", metavar="FILE", help="write the trace: .csv or .parquet")
+    run.add_argument("--text", action="store_true", help="print the Gantt chart as text, too")
+    _json_flag(run)
+
+
+def _add_compare(commands: Commands) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="run several schedules on one config",
+        description="Run several schedules on the stages of one config, fastest first.",
+    )
+    compare.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
+    compare.add_argument(
+        "--schedules", required=True, metavar="NAME,..", help="names that `pipesim schedules` lists"
+    )
+    _set_flag(compare)
+    compare.add_argument(
+        "--gantt", metavar="FILE", help="write the Gantt charts under each other: .png, .svg, .pdf"
+    )
+    _json_flag(compare)
+
+
+def _add_sweep(commands: Commands) -> None:
+    sweep = commands.add_parser(
+        "sweep",
+        help="run a config for every combination of its [sweep] axes",
+        description="Run a config for every combination of the axes in its section [sweep].",
+    )
+    sweep.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
+    _set_flag(sweep)
+    sweep.add_argument("--csv", metavar="FILE", help="write the table, one row a run")
+    sweep.add_argument("--plot", metavar="FILE", help="write a line plot: .png, .svg or .pdf")
+    sweep.add_argument("--x", metavar="KEY", help="axis along the plot; default: the first number")
+    sweep.add_argument(
+        "--y", metavar="COLUMN", default="bubble_fraction", help="default: bubble_fraction"
+    )
+    _json_flag(sweep)
+
+
+def _set_flag(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set any key of the config, such as stages.forward_ms[3]=139.4; may be repeated",
+    )
+
+
+def _json_flag(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, numbers in full precision")

@@ -1,0 +1,132 @@
+"""Config files, TOML, YAML or JSON: text <-> a plain table, and setting one key of it."""
+
+import json
+import re
+import tomllib
+from collections.abc import Hashable
+from copy import deepcopy
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pipesim.errors import ConfigError
+
+Document = dict[str, Any]
+
+_STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]")
+
+
+def read_document(path: str | PathLike[str]) -> Document:
+    """Return the table in a .toml, .yaml, .yml or .json file.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is malformed, says a key twice, or holds no table.
+    """
+    file = Path(path)
+    parsers = {".toml": tomllib.loads, ".json": _parse_json, ".yaml": _parse_yaml}
+    parsers[".yml"] = parsers[".yaml"]
+    parse = parsers.get(file.suffix.lower())
+    if parse is None:
+        raise ConfigError(str(path), ["a config file is .toml, .yaml, .yml or .json"])
+    try:
+        document = parse(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), [f"is no UTF-8 text: {error}"]) from None
+    except (ValueError, RecursionError) as error:
+        # All three parsers' errors are ValueErrors, YAML's by the wrapper below.
+        raise ConfigError(str(path), [f"is malformed: {error}"]) from None
+    if not isinstance(document, dict):
+        raise ConfigError(str(path), ["holds no table; write [run] and [stages]"])
+    return document
+
+
+def set_key(document: Document, key: str, value: Any) -> Document:
+    """Return the table with one key set, `stages.forward_ms[3]` or `run.microbatches`.
+
+    Tables on the way are made where they are missing; lists are not.
+
+    Raises
+    ------
+    ValueError
+        If the key is malformed, or indexes what is not a list or not that long.
+
+    Examples
+    --------
+    >>> set_key({"stages": {"forward_ms": [1, 1]}}, "stages.forward_ms[1]", 2)
+    {'stages': {'forward_ms': [1, 2]}}
+    """
+    changed = deepcopy(document)
+    steps = _steps(key)
+    place: Any = changed
+    walked = ""
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        _check_step(place, step, walked)
+        walked = f"{walked}[{step}]" if isinstance(step, int) else f"{walked}.{step}".lstrip(".")
+        if following is None:
+            place[step] = value
+        elif isinstance(place, dict) and isinstance(following, str):
+            place = place.setdefault(step, {})
+        elif isinstance(place, dict) and step not in place:
+            raise ValueError(f"{key}: there is no {walked}")
+        else:
+            place = place[step]
+    return changed
+
+
+def _steps(key: str) -> list[str | int]:
+    steps: list[str | int] = []
+    position = 0
+    while position < len(key):
+        match = _STEP.match(key, position)
+        if match is None:
+            break
+        steps.append(match[1] if match[1] is not None else int(match[2]))
+        position = match.end()
+    if position < len(key) or not steps or isinstance(steps[0], int):
+        raise ValueError(f"{key!r} is no key; write for example stages.forward_ms[3]")
+    return steps
+
+
+def _check_step(place: Any, step: str | int, walked: str) -> None:
+    if isinstance(step, str) and not isinstance(place, dict):
+        raise ValueError(f"{walked} is {place!r} and has no key {step!r}")
+    if isinstance(step, int):
+        if not isinstance(place, list):
+            raise ValueError(
+                f"{walked} is {place!r}, not a list: give its values one by one to change one"
+            )
+        if step >= len(place):
+            raise ValueError(f"{walked}[{step}]: the list has {len(place)} values, from 0 on")
+
+
+def _parse_json(text: str) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> Document:
+        table: Document = {}
+        for key, value in pairs:
+            if key in table:
+                raise ValueError(f"the key {key!r} is there twice")
+            table[key] = value
+        return table
+
+    return json.loads(text, object_pairs_hook=unique)
+
+
+def _parse_yaml(text: str) -> Any:
+    import yaml
+
+    class UniqueKeys(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for number, key in enumerate(keys):
+                if key in keys[:number]:
+                    raise ValueError(f"the key {key!r} is there twice")
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, Loader=UniqueKeys)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None

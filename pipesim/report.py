@@ -1,0 +1,101 @@
+"""A run as a screen of text: where the time goes, and what it is measured against."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pipesim.explain import ladder
+from pipesim.ops import Kind
+from pipesim.run import Run
+from pipesim.text_table import text_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIGHT = 1e-9  # relative; this close to its lower bound a run has reached it
+
+
+def run_report(run: Run) -> str:
+    """Return a run as text: the ladder, the ranks, the bubble and the lower bound."""
+    return "\n".join([ladder_text(ladder(run)), rank_text(run), bubble_text(run), bound_text(run)])
+
+
+def headline(run: Run) -> str:
+    """Return what was run in one line."""
+    schedule = run.schedule
+    title = f"{run.pipeline.title}: " if run.pipeline.title else ""
+    on = "" if schedule.stages == schedule.ranks else f" on {schedule.ranks} ranks"
+    size = f"{schedule.stages} stages{on} x {schedule.microbatches} micro-batches"
+    return f"{title}{size}, {schedule.name}"
+
+
+def ladder_text(rungs: "pd.DataFrame") -> str:
+    """Return the ladder as text: what each departure from equal stages adds."""
+    show = time_format(rungs.step_ms.max())
+    lines = [f"{'':32}{'step ms':>12}{'bubble':>10}"]
+    for rung in rungs.itertuples():
+        line = f"{rung.rung:32}{show(rung.step_ms):>12}{rung.bubble_fraction:>10.2%}"
+        if rung.rank >= 0:
+            sign = "-" if rung.added_ms < 0 else "+"
+            line += f"{sign + show(abs(rung.added_ms)):>12} ms"
+            line += f"  <- rank {rung.rank}" if rung.added_ms > TIGHT * rung.step_ms else ""
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def rank_text(run: Run) -> str:
+    """Return one line a rank: busy and idle time by cause, peaks held; and what the words mean."""
+    times, show = run.rank_times, time_format(run.makespan)
+    ranks = range(run.schedule.ranks)
+    busiest = int(times.busy.argmax())
+    columns = {
+        "rank": [str(rank) for rank in ranks],
+        "busy": [show(x) for x in times.busy],
+        "fill": [show(x) for x in times.fill],
+        "wait F": [show(x) for x in times.wait_forward],
+        "wait B": [show(x) for x in times.wait_gradient],
+        "exposed": [show(x) for x in times.exposed_communication],
+        "queue full": [show(x) for x in times.queue_full],
+        "drain": [show(x) for x in times.drain],
+        "idle": [f"{x:.1%}" for x in times.bubble_fraction],
+        "held": [str(count) for count in run.schedule.peak_in_flight()],
+        "": ["<- bottleneck" if rank == busiest else "" for rank in ranks],
+    }
+    if run.queue_capacity is None:
+        del columns["queue full"]
+    if times.busy.min() == times.busy.max():
+        del columns[""]
+    return (
+        f"{text_table(columns, left=('',))}\n"
+        "wait F, B: for an activation, a gradient; exposed: of these waits, the part with the\n"
+        "message under way; held: micro-batches in flight at most"
+    )
+
+
+def bubble_text(run: Run) -> str:
+    """Return the bubble in its three conventions, and how unequal ranks and gaps share it."""
+    closed = run.closed_form
+    reference = "none known" if closed is None else f"{closed:.2%}"
+    inflation = "-" if run.inflation is None else f"{run.inflation:.4f}"
+    return (
+        f"bubble fraction {run.bubble_fraction:.2%} of p x makespan (closed form {reference}); "
+        f"bubble ratio {run.bubble_ratio:.2%} of busy; span bubble {run.span_bubble:.2%}\n"
+        f"inflation {inflation} x equal stages; "
+        f"balance {run.balance:.2%} x fill {run.fill:.2%} = {run.balance * run.fill:.2%} busy"
+    )
+
+
+def bound_text(run: Run) -> str:
+    """Return the lower bound, and what it says about this run."""
+    bound, above, show = run.lower_bound, run.makespan - run.lower_bound, time_format(run.makespan)
+    if above <= TIGHT * run.makespan:
+        fused = " with a fused backward" if Kind.B in run.schedule.kinds else ""
+        verdict = f"no order{fused} can be faster; change the split"
+    else:
+        verdict = f"this run is {show(above)} ms ({above / run.makespan:.2%}) above it"
+    return f"lower bound of these stages {show(bound)} ms: {verdict}"
+
+
+def time_format(largest: float) -> Callable[[float], str]:
+    """Return how to write the times of a table whose largest is this: five digits or so."""
+    decimals = 1 if largest >= 1000 else 2 if largest >= 10 else 4
+    return f"{{:.{decimals}f}}".format

@@ -1,0 +1,42 @@
+"""A run drawn as text, for terminals: time runs to the right, to scale.
+
+    rank 0 |F0F1F2F3............B0===.....B1===        F0 a forward, B0 a backward, . idle
+    rank 1 |..F0F1F2......B0===F3...B1===.....
+"""
+
+import numpy as np
+
+from pipesim.run import Run
+
+
+def text_gantt(run: Run, width: int = 100) -> str:
+    """Return a run as text, `width` characters for its makespan; `.` is idle.
+
+    An op shows its kind and micro-batch as far as there is room, forwards filled up with `-`,
+    backwards with `=`. An op shorter than half a character may not show.
+
+    Examples
+    --------
+    >>> from pipesim.run import Pipeline, simulate
+    >>> pipe = Pipeline.from_costs(forward=[1, 1], backward=[2, 2])
+    >>> print(text_gantt(simulate(pipe, "1f1b", microbatches=2), width=36))
+    rank 0 |F0--F1--....B0======....B1======
+    rank 1 |....F0--B0======F1--B1======....
+    """
+    begin, makespan = run.spans.start.min(), run.makespan
+    scale = width / makespan if makespan > 0 else 0.0
+    first = np.rint((run.spans.start - begin) * scale).astype(int)
+    last = np.rint((run.spans.end - begin) * scale).astype(int)
+    several = run.schedule.stages > run.schedule.ranks
+    margin = len(str(run.schedule.ranks - 1))
+    lines = []
+    for rank in range(run.schedule.ranks):
+        cells = ["."] * width
+        for number in range(run.schedule.offsets[rank], run.schedule.offsets[rank + 1]):
+            room = int(last[number] - first[number])
+            op = run.schedule.op(number)
+            label = f"{op if several else str(op).lstrip('0123456789')}"
+            filler = "-" if op.kind.name == "F" else "="
+            cells[first[number] : last[number]] = label[:room].ljust(room, filler)
+        lines.append(f"rank {rank:>{margin}} |{''.join(cells)}")
+    return "\n".join(lines)
