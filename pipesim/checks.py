@@ -33,5 +33,5 @@ def check_amount(name: str, value: Any) -> None:
     """
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} = {value!r} is not a number")
-    if not (math.isfinite(value) and value >= 0):
+    if not (math.isfinite(value) and float(value) >= 0):
         raise ValueError(f"{name} = {value!r} is not a finite number of at least 0")

@@ -87,7 +87,9 @@ class Stage:
         B is the sum of I and W where these are given.
         """
         if kind == Kind.B and self.input_grad_ms is not None:
-            return np.asarray(self.input_grad_ms) + np.asarray(self.weight_grad_ms)
+            parts = np.asarray(self.input_grad_ms), np.asarray(self.weight_grad_ms)
+            whole: FloatArray = np.asarray(parts[0] + parts[1], dtype=np.float64)
+            return whole
         cost = getattr(self, COST_FIELDS[kind])
         return None if cost is None else np.asarray(cost, dtype=np.float64)
 

@@ -1,15 +1,15 @@
 """Config files -> pipelines and runs. Strict: every fault is reported at once, with its path.
 
-    [run]
-    schedule = "1f1b"
-    microbatches = 4
+[run]
+schedule = "1f1b"
+microbatches = 4
 
-    [stages]                         # one value a stage; a single number means the same everywhere
-    forward_ms  = [67.2, 67.0, 67.6, 139.4]
-    backward_ms = [143.7, 143.1, 144.0, 202.8]
+[stages]                         # one value a stage; a single number means the same everywhere
+forward_ms  = [67.2, 67.0, 67.6, 139.4]
+backward_ms = [143.7, 143.1, 144.0, 202.8]
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -148,9 +148,7 @@ class Config:
     schedule: Schedule
 
 
-def read_config(
-    path: str | PathLike[str], overrides: Mapping[str, Any] | None = None
-) -> Config:
+def read_config(path: str | PathLike[str], overrides: Mapping[str, Any] | None = None) -> Config:
     """Return the config in a .toml, .yaml, .yml or .json file.
 
     Parameters
@@ -281,11 +279,13 @@ def _converter() -> "Converter":
 
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
     for value_type, hook in HOOKS.items():
-        converter.register_structure_hook_func(
-            lambda cls, value_type=value_type: cls in (value_type, value_type | None), hook
-        )
+        converter.register_structure_hook_func(_is_for(value_type), hook)
     converter.register_structure_hook_func(lambda cls: cls == dict[str, Any], _table)
     return converter
+
+
+def _is_for(value_type: Any) -> Callable[[Any], bool]:
+    return lambda cls: cls in (value_type, value_type | None)
 
 
 def _table(value: Any, _: type) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def _faults(error: "BaseValidationError", path: str) -> Iterator[tuple[str, str]
         elif isinstance(inner, Faults):
             yield from ((f"{place}{where}", text) for where, text in inner.faults)
         elif isinstance(inner, KeyError):
-            yield str(inner.args[0]) if not place else place, "missing, but required"
+            yield place or str(inner.args[0]), "missing, but required"
         else:
             yield place or "the config", "is not a table with keys"
 

@@ -74,8 +74,7 @@ def _check(value: Any, kind: Kind, place: str, faults: list[tuple[str, str]]) ->
 def _one(kind: Kind) -> Callable[[Any, type], Any]:
     def structure(value: Any, _: type) -> Any:
         with _collecting() as faults:
-            value = _check(value, kind, "", faults)
-        return value
+            return _check(value, kind, "", faults)
 
     return structure
 
@@ -132,7 +131,7 @@ def _split(value: Any, cls: type) -> Any:
 def _axes(value: Any, _: type) -> Any:
     with _collecting() as faults:
         if not isinstance(value, dict) or not value:
-            faults.append(("", "is no table of axes; write {\"run.microbatches\" = [4, 8]}"))
+            faults.append(("", 'is no table of axes; write {"run.microbatches" = [4, 8]}'))
             return value
         return {key: _axis(axis, f'."{key}"', faults) for key, axis in value.items()}
 
@@ -144,7 +143,10 @@ def _axis(axis: Any, place: str, faults: list[tuple[str, str]]) -> list[Any]:
         return axis
     if isinstance(axis, dict) and len(axis) == 1:
         ((name, ends),) = axis.items()
-        makers = {"linspace": np.linspace, "geomspace": np.geomspace}
+        makers: dict[str, Callable[..., Any]] = {
+            "linspace": np.linspace,
+            "geomspace": np.geomspace,
+        }
         if name in makers and isinstance(ends, list) and len(ends) == 3:
             first, last, number = ends
             if _is_number(first) and _is_number(last) and COUNT[0](number):

@@ -59,25 +59,25 @@ def ladder(run: Run) -> "pd.DataFrame":
 
 
 def _rungs(run: Run) -> Iterator[tuple[str, Run]]:
-    pipe, order = run.pipeline, run.schedule
+    pipe = run.pipeline
     yield "equal stages", run.equal_stages
     bare = replace(pipe, links={})
     if pipe.microbatches is None:
-        yield "+ unequal stages", _same(run, bare)
+        yield "+ unequal stages", _on(run, bare)
     else:
-        yield "+ unequal stages", simulate(_mean_over_microbatches(bare), order)
-        yield "+ varying micro-batches", _same(run, bare)
+        yield "+ unequal stages", _on(run, _mean_over_microbatches(bare))
+        yield "+ varying micro-batches", _on(run, bare)
     if pipe.links:
-        yield "+ transfers", _same(run, pipe)
+        yield "+ transfers", _on(run, pipe)
     if run.queue_capacity is not None:
         yield "+ bounded queues", run
 
 
-def _same(run: Run, pipe: Pipeline) -> Run:
-    """Return the run itself if that is what the rung asks for, to save its simulation."""
-    if run.queue_capacity is None and pipe.links == run.pipeline.links:
+def _on(run: Run, pipe: Pipeline) -> Run:
+    """Return the same order on another pipeline; the run itself, if it is the same."""
+    if run.queue_capacity is None and pipe == run.pipeline:
         return run
-    return simulate(pipe, run.schedule)
+    return simulate(pipe, run.schedule, progress=run.progress)
 
 
 def _culprit(rung: str, run: Run) -> int:

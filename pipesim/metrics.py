@@ -43,8 +43,8 @@ class RankTimes:
     @property
     def idle(self) -> FloatArray:
         """Idle time, the sum of its parts by cause."""
-        parts: list[FloatArray] = [getattr(self, cause) for cause in IDLE_CAUSES]
-        return np.sum(parts, axis=0)
+        total: FloatArray = np.sum([getattr(self, cause) for cause in IDLE_CAUSES], axis=0)
+        return total
 
     @property
     def bubble_fraction(self) -> FloatArray:
@@ -115,7 +115,8 @@ def rank_times(schedule: Schedule, workload: Workload, spans: Spans) -> RankTime
     """Return where each rank's time went."""
 
     def per_rank(rank: Int32Array, values: FloatArray) -> FloatArray:
-        return np.bincount(rank, weights=values, minlength=schedule.ranks).astype(np.float64)
+        sums = np.bincount(rank, weights=values, minlength=schedule.ranks)
+        return np.asarray(sums, dtype=np.float64)  # without stretches bincount gives ints
 
     first_op, last_op = schedule.offsets[:-1], schedule.offsets[1:] - 1
     idle = {
@@ -145,4 +146,5 @@ def _exposed(schedule: Schedule, workload: Workload, spans: Spans) -> FloatArray
     remote = (workload.producer >= 0) & (workload.target[workload.producer] >= 0)
     produced = np.where(remote, spans.end[workload.producer], np.inf)
     waiting_since = np.maximum(_previous_end(schedule, spans), produced)
-    return np.maximum(np.minimum(spans.ready, spans.start) - waiting_since, 0.0)
+    exposed = np.minimum(spans.ready, spans.start) - waiting_since
+    return np.asarray(np.maximum(exposed, 0.0), dtype=np.float64)

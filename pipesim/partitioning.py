@@ -116,7 +116,7 @@ def layer_weights(profile: LayerProfile, by: str) -> Sequence[float]:
         If `by` is none of these, or the profile lacks it.
     """
     if by == "time":
-        return profile.total_ms().tolist()
+        return list(map(float, profile.total_ms()))
     if by == "layers":
         return [1.0] * len(profile)
     if by not in WEIGHTS:

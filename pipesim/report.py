@@ -32,12 +32,11 @@ def ladder_text(rungs: "pd.DataFrame") -> str:
     """Return the ladder as text: what each departure from equal stages adds."""
     show = time_format(rungs.step_ms.max())
     lines = [f"{'':32}{'step ms':>12}{'bubble':>10}"]
-    for rung in rungs.itertuples():
-        line = f"{rung.rung:32}{show(rung.step_ms):>12}{rung.bubble_fraction:>10.2%}"
-        if rung.rank >= 0:
-            sign = "-" if rung.added_ms < 0 else "+"
-            line += f"{sign + show(abs(rung.added_ms)):>12} ms"
-            line += f"  <- rank {rung.rank}" if rung.added_ms > TIGHT * rung.step_ms else ""
+    for name, step, bubble, added, rank in rungs.itertuples(index=False):
+        line = f"{name:32}{show(step):>12}{bubble:>10.2%}"
+        if rank >= 0:
+            line += f"{'-' if added < 0 else '+'}{show(abs(added))} ms".rjust(15)
+            line += f"  <- rank {rank}" if added > TIGHT * step else ""
         lines.append(line)
     return "\n".join(lines)
 

@@ -39,6 +39,7 @@ class Run:
     workload: Workload
     spans: Spans
     queue_capacity: int | None = None
+    progress: Progress | None = None  # of the runs that this one is compared with, too
 
     @cached_property
     def rank_times(self) -> RankTimes:
@@ -93,7 +94,7 @@ class Run:
     @cached_property
     def equal_stages(self) -> "Run":
         """The same order on equal stages of the same mean cost, without transfers."""
-        return simulate(equalised(self), self.schedule)
+        return simulate(equalised(self), self.schedule, progress=self.progress)
 
     @property
     def inflation(self) -> float | None:
@@ -231,7 +232,7 @@ def simulate(
     order = resolve_schedule(pipe, schedule, microbatches, options)
     workload = bind(order, pipe)
     spans = ENGINES[engine](order, workload, queue_capacity=queue_capacity, progress=progress)
-    return Run(order, pipe, workload, spans, queue_capacity)
+    return Run(order, pipe, workload, spans, queue_capacity, progress)
 
 
 def equalised(run: Run) -> Pipeline:

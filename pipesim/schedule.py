@@ -162,9 +162,7 @@ class Schedule:
 
     def op(self, index: int) -> Op:
         """Return the op with this number in the flat arrays."""
-        return Op(
-            int(self.stage[index]), Kind(int(self.kind[index])), int(self.microbatch[index])
-        )
+        return Op(int(self.stage[index]), Kind(int(self.kind[index])), int(self.microbatch[index]))
 
     def order(self, rank: int) -> tuple[Op, ...]:
         """Return the ops of one rank in order."""
@@ -175,9 +173,7 @@ class Schedule:
 
         Its first axis goes F, B, I, W.
         """
-        numbers = np.full(
-            (len(COMPUTE_KINDS), self.stages, self.microbatches), -1, dtype=np.int32
-        )
+        numbers = np.full((len(COMPUTE_KINDS), self.stages, self.microbatches), -1, dtype=np.int32)
         numbers[self.kind, self.stage, self.microbatch] = np.arange(len(self), dtype=np.int32)
         return numbers
 
@@ -218,14 +214,14 @@ class Schedule:
         return needed[self.kind, self.stage, self.microbatch]
 
     def opens(self) -> BoolArray:
-        """Return which ops put a (stage, micro-batch) pair in flight: the forwards, array (ops,)."""
-        return self.kind == Kind.F
+        """Return which ops put a (stage, micro-batch) pair in flight: the forwards; (ops,)."""
+        return np.equal(self.kind, Kind.F)
 
     def closes(self) -> BoolArray:
         """Return which ops end a pair's flight, array (ops,): B, or W when split, or a lone F."""
         if Kind.B in self.kinds or Kind.W in self.kinds:
-            return (self.kind == Kind.B) | (self.kind == Kind.W)
-        return self.kind == Kind.F
+            return np.isin(self.kind, (Kind.B, Kind.W))
+        return np.equal(self.kind, Kind.F)
 
     def peak_in_flight(self) -> tuple[int, ...]:
         """Return the most (stage, micro-batch) pairs that each rank holds at once.

@@ -56,6 +56,4 @@ def _check_complete(schedule: "Schedule", numbers: Int32Array) -> None:
     for faulty, fault in faults:
         if faulty.any():
             stage, microbatch = (int(i) for i in np.argwhere(faulty)[0])
-            raise ScheduleError(
-                f"{schedule.name}: stage {stage}, micro-batch {microbatch} {fault}"
-            )
+            raise ScheduleError(f"{schedule.name}: stage {stage}, micro-batch {microbatch} {fault}")

@@ -1,6 +1,7 @@
 """One number for all, or one each: what the arguments of a pipeline may look like."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy.typing as npt
 
 def implied_count(values: Sequence[npt.ArrayLike | None]) -> int | None:
     """Return the length of the first value that is a list or a table, None if none is."""
-    return next((len(np.asarray(value)) for value in values if np.ndim(value or 0) > 0), None)
+    arrays = [np.asarray(value) for value in values if value is not None]
+    return next((len(array) for array in arrays if array.ndim > 0), None)
 
 
 def per_item(name: str, value: npt.ArrayLike, count: int, items: str) -> list[Any]:
@@ -70,7 +72,7 @@ def per_rank_pair(name: str, value: Any, rank_of: Sequence[int]) -> dict[tuple[i
         return {}
     if isinstance(value, Mapping):
         return dict(value)
-    boundaries = list(zip(rank_of[:-1], rank_of[1:], strict=True))
+    boundaries = list(pairwise(rank_of))
     by_pair: dict[tuple[int, int], Any] = {}
     for (source, target), amount in zip(
         boundaries, per_item(name, value, len(boundaries), "stage boundaries"), strict=True

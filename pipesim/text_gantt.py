@@ -1,7 +1,9 @@
-"""A run drawn as text, for terminals: time runs to the right, to scale.
+"""A run drawn as text, for terminals.
 
-    rank 0 |F0F1F2F3............B0===.....B1===        F0 a forward, B0 a backward, . idle
-    rank 1 |..F0F1F2......B0===F3...B1===.....
+    rank 0 |F0--F1--....B0======....B1======
+    rank 1 |....F0--B0======F1--B1======....
+
+Time runs to the right, to scale: F0 is a forward, B0 a backward, a dot is idle.
 """
 
 import numpy as np

@@ -82,9 +82,7 @@ def gpipe_makespan(
     """
     f, b = _both(forward, backward)
     m, c = check_count("microbatches", microbatches), _latency(latency)
-    return float(
-        f.sum() + b.sum() + (m - 1) * (f.max() + b.max()) + 2 * (len(f) - 1) * c
-    )
+    return float(f.sum() + b.sum() + (m - 1) * (f.max() + b.max()) + 2 * (len(f) - 1) * c)
 
 
 def one_f_one_b_makespan(

@@ -14,10 +14,12 @@ One row a span, sorted by (start, end, rank, resource, position in the order):
     start, end  float64   [ms]; a link row runs from departure to arrival
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pipesim.arrays import FloatArray
 from pipesim.ops import Kind
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RESOURCES = ("compute", "link")
+KINDS = tuple(kind.name for kind in Kind)
 COLUMNS = (
     "rank",
     "resource",
@@ -75,14 +78,12 @@ def span_table(schedule: Schedule, spans: Spans) -> "pd.DataFrame":
     carried = np.where(schedule.kind[source] == Kind.F, Kind.SEND_F, Kind.SEND_B)
     columns = {
         "rank": schedule.rank[source],
-        "resource": pd.Categorical.from_codes(on_link.astype(np.int8), categories=RESOURCES),
+        "resource": _category(on_link, RESOURCES),
         "stage": stage,
         "chunk": chunk_of[stage],
         "microbatch": schedule.microbatch[source],
         "slice": np.zeros(len(source), dtype=np.int32),
-        "kind": pd.Categorical.from_codes(
-            np.where(on_link, carried, schedule.kind[source]), categories=[k.name for k in Kind]
-        ),
+        "kind": _category(np.where(on_link, carried, schedule.kind[source]), KINDS),
         "group": np.full(len(source), -1, dtype=np.int32),
         "ready": np.concatenate([spans.ready, spans.end[sending]]),
         "start": np.concatenate([spans.start, spans.departure[sending]]),
@@ -92,3 +93,9 @@ def span_table(schedule: Schedule, spans: Spans) -> "pd.DataFrame":
     row_order = np.lexsort((source, on_link, columns["rank"], columns["end"], columns["start"]))
     table = pd.DataFrame(columns, columns=list(COLUMNS))
     return table.iloc[row_order].reset_index(drop=True)
+
+
+def _category(codes: npt.NDArray[Any], names: Sequence[str]) -> "pd.Categorical":
+    import pandas as pd
+
+    return pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(names))

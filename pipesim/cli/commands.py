@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipesim.cli.outputs import Progress, check_output, write_table
+from pipesim.cli.outputs import Progress, check_output
 from pipesim.cli.parser import RUN_FLAGS
 from pipesim.config import Config, override, parse_config, read_config, simulate_config
-from pipesim.io.config_file import read_document
 from pipesim.errors import ConfigError, ScheduleError
+from pipesim.io.config_file import read_document
+from pipesim.io.table_file import TABLE_ENDINGS, write_table
 from pipesim.report import headline, run_report
 from pipesim.run import Run
 from pipesim.schedules import FAMILIES
@@ -19,13 +20,14 @@ from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
 
 FIGURES = (".png", ".svg", ".pdf")
-TABLES = (".csv", ".parquet")
 
 
 def run(arguments: Namespace) -> None:
     """Simulate one step and print where the time goes."""
+    if arguments.text and arguments.json:
+        raise ValueError("--text and --json: give one of them")
     check_output("--gantt", arguments.gantt, FIGURES)
-    check_output("--trace", arguments.trace, TABLES)
+    check_output("--trace", arguments.trace, TABLE_ENDINGS)
     flags = {key: vars(arguments)[key] for key, _, _ in RUN_FLAGS.values()}
     overrides = {key: parse_value(text) for key, text in flags.items() if text is not None}
     for name, value in map(_assignment, arguments.option):
@@ -38,17 +40,18 @@ def run(arguments: Namespace) -> None:
         config = read_config(arguments.config, overrides)
     with Progress(len(config.schedule), "op") as progress:
         result = simulate_config(config, progress)
-    if arguments.json:
-        print(json.dumps(result.summary(), indent=2))
-    else:
-        print(headline(result))
-        print(run_report(result))
-        if arguments.text:
-            print(text_gantt(result))
+        if arguments.json:
+            text = json.dumps(result.summary(), indent=2)
+        else:
+            text = f"{headline(result)}\n{run_report(result)}"
+    print(text)
+    if arguments.text:
+        print(text_gantt(result))
     if arguments.gantt:
         _write_gantt(result, arguments.gantt)
     if arguments.trace:
         write_table(result.trace, arguments.trace)
+        _tell(arguments.trace)
 
 
 def compare(arguments: Namespace) -> None:
@@ -88,7 +91,7 @@ def sweep(arguments: Namespace) -> None:
     """Run a config for every combination of its axes, print the table, write it and plot it."""
     from pipesim.sweep import METRICS, sweep_config
 
-    check_output("--csv", arguments.csv, TABLES)
+    check_output("--csv", arguments.csv, TABLE_ENDINGS)
     check_output("--plot", arguments.plot, FIGURES)
     if arguments.y not in METRICS:
         raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
@@ -104,6 +107,7 @@ def sweep(arguments: Namespace) -> None:
         print(table[[*axes, *METRICS[:3], "closed_form_bubble_fraction"]].to_string(index=False))
     if arguments.csv:
         write_table(table, arguments.csv)
+        _tell(arguments.csv)
     if arguments.plot:
         from pipesim.plot import lines, save
 

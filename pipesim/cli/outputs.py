@@ -1,15 +1,9 @@
 """Files that commands write, and the progress they show."""
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-from pipesim.io.files import replacing
-
-if TYPE_CHECKING:
-    import pandas as pd
+from typing import Self
 
 
 def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
@@ -31,16 +25,6 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
         raise ValueError(f"{flag} {path}: is a directory")
 
 
-def write_table(table: "pd.DataFrame", path: str) -> None:
-    """Write a table as .csv or .parquet, whole or not at all."""
-    with replacing(path) as temporary:
-        if temporary.suffix.lower() == ".parquet":
-            table.to_parquet(temporary, index=False)
-        else:
-            table.to_csv(temporary, index=False)
-    print(f"wrote {path}", file=sys.stderr)
-
-
 class Progress:
     """A bar on standard error, for work of over a second or so, and only on a terminal.
 
@@ -55,10 +39,13 @@ class Progress:
         )
 
     def __call__(self, done: int) -> None:
+        """Add to the work that is done."""
+        if self.bar.total and self.bar.n >= self.bar.total:
+            self.bar.reset()
         self.bar.update(done)
 
     def of_all(self, done: int, total: int) -> None:
-        """Show a share of the work that is known only now."""
+        """Show how much of all work is done, where its total is known only later."""
         self.bar.total = total
         self.bar.update(done - self.bar.n)
 

@@ -33,7 +33,9 @@ def build_parser() -> ArgumentParser:
     _add_run(commands)
     _add_compare(commands)
     _add_sweep(commands)
-    schedules = commands.add_parser("schedules", help="list the schedules and what is known of them")
+    schedules = commands.add_parser(
+        "schedules", help="list the schedules and what is known of them"
+    )
     _json_flag(schedules)
     return parser
 

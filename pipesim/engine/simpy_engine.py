@@ -12,7 +12,8 @@ never occupies a rank. With bounded queues, an op starts only when there is room
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import simpy
@@ -36,11 +37,13 @@ class Mailbox:
         self.bell = env.event()
 
     def put(self, op: int) -> None:
+        """Take in the input of an op, and wake the rank if that is what it waits for."""
         self.arrived[op] = self.env.now
         if op == self.awaited:
             self.bell.succeed()
 
     def wait_for(self, op: int) -> simpy.Event:
+        """Return the event that the input of an op has arrived."""
         self.awaited = op
         self.bell = self.env.event()
         return self.bell
@@ -55,6 +58,7 @@ class Wire:
         self.backlog: deque[int] = deque()
 
     def send(self, op: int) -> None:
+        """Put the output of an op on the wire, behind those that are there already."""
         if self.busy:
             self.backlog.append(op)
         else:
@@ -69,8 +73,9 @@ class Wire:
             self._travel(op)
 
     def _off_the_wire(self, event: simpy.Event) -> None:
+        op: Any = event.value
         self.busy = False
-        self._travel(event.value)
+        self._travel(op)
         while self.backlog and not self.busy:
             self._depart(self.backlog.popleft())
 
@@ -78,7 +83,7 @@ class Wire:
         simpy.Timeout(self.env, self.run.latency[op], op).callbacks.append(self._arrive)
 
     def _arrive(self, event: simpy.Event) -> None:
-        op = event.value
+        op: Any = event.value
         self.run.arrival[op] = self.env.now
         self.mailbox.put(self.run.consumer[op])
 
@@ -90,6 +95,7 @@ class Handover:
         self.mailbox, self.run = mailbox, run
 
     def send(self, op: int) -> None:
+        """Pass the output of an op on."""
         self.mailbox.put(self.run.consumer[op])
 
 
@@ -102,13 +108,16 @@ class Queue:
         self.bell: simpy.Event | None = None
 
     def room(self) -> simpy.Event:
+        """Return the event that there is room for one more message."""
         self.bell = self.env.event()
         return self.bell
 
     def take(self) -> None:
+        """Reserve room for one message."""
         self.free -= 1
 
     def give_back(self) -> None:
+        """Free the room of one message, and wake the rank that waits for it."""
         self.free += 1
         if self.bell is not None:
             self.bell.succeed()
@@ -136,7 +145,7 @@ class _Run:
 
 def rank_process(
     env: simpy.Environment, order: range, mailbox: Mailbox, run: _Run, progress: Progress
-) -> Iterator[simpy.Event]:
+) -> Generator[simpy.Event, None, None]:
     """Walk the ops of one rank: wait for the input, compute, pass the output on."""
     producer, local_input, start, end = run.producer, run.local_input, run.start, run.end
     for batch in _batches(order):

@@ -76,7 +76,9 @@ def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:
 
 
 def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray:
-    """Return how long ops of one kind take [ms], array (stages, micro-batches): cost/speed + overhead.
+    """Return how long ops of one kind take [ms], array (stages, micro-batches).
+
+    An op takes cost/speed + overhead, the last two those of the stage's device.
 
     Raises
     ------
@@ -89,7 +91,8 @@ def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray
     devices = [pipe.devices[rank] for rank in schedule.placement.rank_of]
     speed = np.array([[device.speed] for device in devices])
     overhead = np.array([[device.overhead_ms] for device in devices])
-    return cost / speed + overhead
+    duration: FloatArray = cost / speed + overhead
+    return duration
 
 
 def message_tables(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:

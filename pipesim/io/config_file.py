@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from copy import deepcopy
 from os import PathLike
 from pathlib import Path
@@ -25,7 +25,11 @@ def read_document(path: str | PathLike[str]) -> Document:
         If the file cannot be read, is malformed, says a key twice, or holds no table.
     """
     file = Path(path)
-    parsers = {".toml": tomllib.loads, ".json": _parse_json, ".yaml": _parse_yaml}
+    parsers: dict[str, Callable[[str], Any]] = {
+        ".toml": tomllib.loads,
+        ".json": _parse_json,
+        ".yaml": _parse_yaml,
+    }
     parsers[".yml"] = parsers[".yaml"]
     parse = parsers.get(file.suffix.lower())
     if parse is None:

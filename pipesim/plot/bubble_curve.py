@@ -1,7 +1,7 @@
 """Curves over a sweep: any number, and the bubble next to its closed form."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
@@ -84,18 +84,20 @@ def lines(
         raise ValueError(f"the table has no column {missing[0]!r}; it has {list(table.columns)}")
     ax = ax or new_axes(7.0, 4.2)
     drawn: list[tuple[float, ...]] = []
-    groups = list(table.groupby(list(by), sort=False)) if by else [((), table)]
+    groups: list[tuple[tuple[Any, ...], pd.DataFrame]] = [((), table)]
+    if by:
+        groups = list(table.groupby(list(by), sort=False))
     for number, (values, group) in enumerate(groups):
         rows = group.sort_values(x)
         colour, marker, line = CURVES[number % len(CURVES)]
         words = [f"{key} = {value}" for key, value in zip(by, values, strict=True)]
-        label = ", ".join(words) or "simulated"
+        label = str(values[0]) if len(by) == 1 else ", ".join(words) or "simulated"
         ax.plot(rows[x], rows[y], line, marker=marker, color=colour, ms=4, label=label)
         closed = tuple(rows[CLOSED]) if y == MEASURED else ()
         if closed and closed not in drawn and not rows[CLOSED].isna().all():
             reference = None if drawn else "closed form, equal stages"
             drawn.append(closed)
-            ax.plot(rows[x], closed, "--", color="black", linewidth=1.2, label=reference, zorder=1)
+            ax.plot(rows[x], closed, "--", color="black", linewidth=1.2, label=reference, zorder=4)
     ax.set_xlabel(x)
     ax.set_ylabel(WORDS.get(y, y))
     if y == MEASURED:

@@ -88,7 +88,7 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
         boxes = _boxes(found.rank, found.start - begin, found.end - begin, top)
         ax.add_collection(
             PolyCollection(
-                boxes,
+                list(boxes),
                 facecolors=face,
                 edgecolors=HATCH_COLOUR if hatch else face,
                 hatch=hatch,
@@ -102,7 +102,7 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
         boxes = _boxes(rank[ops], run.spans.start[ops] - begin, run.spans.end[ops] - begin, top)
         ax.add_collection(
             PolyCollection(
-                boxes,
+                list(boxes),
                 facecolors=KIND_COLOURS[kind.name],
                 edgecolors="white",
                 linewidths=min(0.6, 60.0 / len(boxes)),
@@ -206,14 +206,12 @@ def _legend(ax: Axes, runs: Sequence[Run]) -> None:
             handles.append(
                 Patch(facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0, label=words)
             )
-    alone = runs[0] if len(runs) == 1 else None
-    for words, style, time in (
-        ("equal stages (closed form)", "--", closed_form_makespan),
-        ("lower bound", ":", lambda run: run.lower_bound),
-    ):
-        if any(time(run) is not None for run in runs):
-            value = f": {time(alone):.5g} ms" if alone else ""
-            handles.append(Line2D([], [], linestyle=style, color="black", label=words + value))
+    equal = [time for run in runs if (time := closed_form_makespan(run)) is not None]
+    if equal:
+        words = "equal stages (closed form)" + _time_alone(equal)
+        handles.append(Line2D([], [], linestyle="--", color="black", label=words))
+    words = "lower bound" + _time_alone([run.lower_bound for run in runs])
+    handles.append(Line2D([], [], linestyle=":", color="black", label=words))
     below_the_axis = ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)
     ax.legend(
         handles=handles,
@@ -224,3 +222,7 @@ def _legend(ax: Axes, runs: Sequence[Run]) -> None:
         fontsize=8,
         frameon=False,
     )
+
+
+def _time_alone(times: list[float]) -> str:
+    return f": {times[0]:.5g} ms" if len(times) == 1 else ""

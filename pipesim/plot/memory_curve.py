@@ -45,7 +45,7 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     for stage, rows in table.groupby("stage"):
         held = np.concatenate([[0.0], rows[column] / highest])
         time = np.concatenate([[0.0], rows["time"] - begin])
-        base = float(stage) + 0.42  # type: ignore[arg-type]  # the group's key is the stage
+        base = float(stage) + 0.42
         ax.fill_between(
             time,
             base,

@@ -1,0 +1,37 @@
+# From a bare clone, with only Python (>= 3.11) and make: `make demo`, `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+ENVIRONMENT := .venv/installed
+TEST_ENVIRONMENT := .venv/installed-test
+
+.PHONY: demo test lint bench clean
+
+demo: $(ENVIRONMENT)
+	@$(BIN)/python experiments/01_unequal_stages.py
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(TEST_ENVIRONMENT)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(ENVIRONMENT)
+	$(BIN)/python benchmarks/engine.py
+
+clean:
+	rm -rf .venv out
+
+# The marker files make both quick the second time.
+$(ENVIRONMENT): pyproject.toml
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'pipesim needs Python 3.11 or newer')"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(TEST_ENVIRONMENT): $(ENVIRONMENT)
+	$(BIN)/python -m pip install --quiet --group test --group lint
+	@touch $@
