@@ -98,4 +98,4 @@ def span_table(schedule: Schedule, spans: Spans) -> "pd.DataFrame":
 def _category(codes: npt.NDArray[Any], names: Sequence[str]) -> "pd.Categorical":
     import pandas as pd
 
-    return pd.Categorical.from_codes(codes.tolist(), categories=pd.Index(names))
+    return pd.Categorical.from_codes(codes.astype(np.int8), categories=list(names))

@@ -1,0 +1,162 @@
+"""The SimPy engine against an independent recursion, bit for bit, and its corner cases."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipesim as ps
+from tests.longest_path import Deadlock, longest_path
+from tests.strategies import pipelines
+
+
+@settings(max_examples=150, deadline=None)
+@given(pipelines(), st.sampled_from(ps.schedule_names()), st.sampled_from([None, 1, 2, 3]))
+def test_every_start_and_end_is_the_longest_path_bit_for_bit(drawn, name, capacity):
+    pipe, m = drawn
+    schedule = ps.build_schedule(name, pipe.ranks, m)
+    try:
+        expected = longest_path(schedule, pipe, capacity)
+    except Deadlock:
+        with pytest.raises(ps.DeadlockError):
+            ps.simulate(pipe, schedule, queue_capacity=capacity)
+        return
+    spans = ps.simulate(pipe, schedule, queue_capacity=capacity).spans
+    for number in range(len(schedule)):
+        assert (spans.start[number], spans.end[number]) == expected[schedule.op(number)]
+
+
+def random_orders(random, p, m, split):
+    """Return any order a rank in which each stage's own ops come one after the other."""
+    orders = []
+    for stage in range(p):
+        chains = [["F", "I", "W"] if split else ["F", "B"] for _ in range(m)]
+        order = []
+        while any(chains):
+            microbatch = random.choice([i for i, chain in enumerate(chains) if chain])
+            order.append(f"{stage}{chains[microbatch].pop(0)}{microbatch}")
+        orders.append(order)
+    return orders
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.randoms(use_true_random=False),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.booleans(),
+    st.sampled_from([None, 1, 2, 3]),
+)
+def test_random_orders_hang_exactly_when_the_recursion_finds_a_cycle(
+    random, p, m, split, capacity
+):
+    schedule = ps.Schedule.from_orders(random_orders(random, p, m, split))
+    pipe = ps.Pipeline.from_costs(
+        forward=[random.choice([0.0, 1.0, 2.5]) for _ in range(p)],
+        input_grad=[random.choice([0.0, 1.0]) for _ in range(p)],
+        weight_grad=0.5,
+        latency_ms=0.25,
+    )
+    try:
+        expected = longest_path(schedule, pipe, capacity)
+    except Deadlock:
+        with pytest.raises(ps.DeadlockError, match="waits for"):
+            ps.simulate(pipe, schedule, queue_capacity=capacity)
+        return
+    run = ps.simulate(pipe, schedule, queue_capacity=capacity)
+    ends = {schedule.op(n): run.spans.end[n] for n in range(len(schedule))}
+    assert ends == {op: end for op, (_, end) in expected.items()}
+    assert run.lower_bound <= run.makespan * (1 + 1e-12)
+
+
+def test_a_message_is_matched_by_its_op_whatever_the_order_of_arrival():
+    # Rank 0 sends 0F1 first, rank 1 wants 0F0 first: a plain first-in-first-out store would hand
+    # over the wrong one. By hand: 0F1 0..1, 0F0 1..2, so 1F0 2..3 and 1F1 3..4.
+    schedule = ps.Schedule.from_orders(["0F1 0F0", "1F0 1F1"])
+    run = ps.simulate(ps.Pipeline.from_costs(forward=1.0, stages=2), schedule)
+    assert run.spans.start.tolist() == [0, 1, 2, 3]
+
+
+def test_messages_leave_a_link_one_after_the_other_and_then_travel():
+    # 1 MB at 1 GB/s is 1 ms on the wire; F takes 0.25 ms; the latency is 10 ms. By hand:
+    # departures 0.25, 1.25, 2.25 (the wire is taken), arrivals 11.25, 12.25, 13.25.
+    pipe = ps.Pipeline.from_costs(
+        forward=0.25, stages=2, latency_ms=10.0, bandwidth_gb_s=1.0, output_bytes=10**6
+    )
+    run = ps.simulate(pipe, "gpipe_forward", microbatches=3)
+    links = run.trace[run.trace.resource == "link"]
+    assert links.start.tolist() == [0.25, 1.25, 2.25]
+    assert links.end.tolist() == [11.25, 12.25, 13.25]
+    assert links.ready.tolist() == [0.25, 0.5, 0.75]
+
+
+def test_stages_on_one_rank_hand_over_at_once():
+    # Both stages on rank 0, a link that would take long: no transfer, no link row.
+    schedule = ps.Schedule.from_orders(
+        ["0F0 1F0 1B0 0B0"], placement=ps.Placement("mine", (0, 0)), microbatches=1
+    )
+    pipe = ps.Pipeline.from_costs(
+        forward=1.0, backward=2.0, stages=2, placement=schedule.placement, latency_ms={(0, 0): 9.0}
+    )
+    run = ps.simulate(pipe, schedule)
+    assert run.makespan == 6.0
+    assert set(run.trace.resource) == {"compute"}
+
+
+def test_a_bounded_queue_holds_what_is_in_transit_and_frees_it_when_the_consumer_starts():
+    # F takes 1 on stage 0 and 5 on stage 1, room for one message. By hand: 0F0 0..1; its message
+    # is taken when 1F0 starts at 1, so 0F1 runs 1..2; 1F1 starts at 6, so 0F2 runs 6..7.
+    pipe = ps.Pipeline.from_costs(forward=[1.0, 5.0])
+    run = ps.simulate(pipe, "gpipe_forward", microbatches=3, queue_capacity=1)
+    first = run.schedule.stage == 0
+    assert run.spans.start[first].tolist() == [0, 1, 6]
+    assert run.ranks.queue_full.tolist() == [4, 0]
+
+
+def test_a_deadlock_names_who_waits_for_whom():
+    schedule = ps.Schedule.from_orders(["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"])
+    with pytest.raises(ps.DeadlockError) as caught:
+        ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=2), schedule)
+    text = str(caught.value)
+    assert "rank 0 at 0B0, number 1 of its 4: waits for the gradient from 1B0" in text
+    assert "rank 1 at 1F1, number 1 of its 4: waits for the activation from 0F1" in text
+
+
+def test_a_deadlock_over_a_full_queue_names_the_queue():
+    # GPipe needs room for all of its backwards only if the other side does not take them; here
+    # rank 1 takes its forwards last-in-first-out, so that room for one is too little.
+    schedule = ps.Schedule.from_orders(["0F0 0F1", "1F1 1F0"])
+    with pytest.raises(ps.DeadlockError, match="room in the queue from stage 0 to stage 1"):
+        ps.simulate(ps.Pipeline.from_costs(1.0, stages=2), schedule, queue_capacity=1)
+
+
+@pytest.mark.parametrize("name", ps.schedule_names())
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 4), (4, 1), (5, 2), (3, 3)])
+def test_small_counts_are_ordinary_inputs(name, p, m):
+    run = ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=p), name, m)
+    assert run.makespan == (m + p - 1) * (1.0 if name == "gpipe_forward" else 3.0)
+
+
+@pytest.mark.parametrize("name", ps.schedule_names())
+def test_zero_costs_and_huge_ratios(name):
+    nothing = ps.simulate(ps.Pipeline.from_costs(0.0, 0.0, stages=3), name, 4)
+    assert (nothing.makespan, nothing.bubble_fraction, nothing.inflation) == (0.0, 0.0, None)
+    frozen = ps.Pipeline.from_costs([1.0, 1.0, 1.0], [0.0, 2.0, 2.0])
+    assert ps.simulate(frozen, name, 4).makespan > 0
+    far_apart = ps.Pipeline.from_costs([1e-3, 1e3], [1e-3, 1e3])
+    run = ps.simulate(far_apart, name, 4)
+    assert run.makespan >= run.lower_bound * (1 - 1e-12)
+
+
+def test_the_same_input_gives_the_same_bits():
+    pipe = ps.Pipeline.from_costs([1.1, 1.3, 0.7], [2.3, 1.9, 2.2], latency_ms=0.1)
+    first, second = (ps.simulate(pipe, "1f1b", 16).spans for _ in range(2))
+    for name in ("ready", "start", "end", "departure", "arrival"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+
+
+def test_progress_counts_every_op_once():
+    done = []
+    ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=2), "1f1b", 3000, progress=done.append)
+    assert sum(done) == 2 * 2 * 3000
+    assert len(done) > 2

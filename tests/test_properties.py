@@ -1,0 +1,219 @@
+"""What holds of every schedule on every pipeline, drawn at random over the whole registry."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import pipesim as ps
+from pipesim import theory
+from pipesim.ops import Kind
+from tests.strategies import WITH_BACKWARD, pipelines, positive_costs
+
+ROUNDING = 1e-12
+names = st.sampled_from(ps.schedule_names())
+counts = st.integers(1, 12)
+
+
+@given(names, counts, counts)
+def test_every_op_is_there_once_and_forward_comes_before_backward(name, p, m):
+    schedule = ps.build_schedule(name, p, m)
+    ops = [schedule.order(rank) for rank in range(p)]
+    backward = [] if name == "gpipe_forward" else [Kind.B]
+    for rank, order in enumerate(ops):
+        expected = {ps.Op(rank, kind, i) for kind in [Kind.F, *backward] for i in range(m)}
+        assert set(order) == expected
+        assert len(order) == len(expected)
+        for i in range(m if backward else 0):
+            assert order.index(ps.Op(rank, Kind.F, i)) < order.index(ps.Op(rank, Kind.B, i))
+
+
+@settings(max_examples=150, deadline=None)
+@given(pipelines(), names)
+def test_makespan_lies_between_the_lower_bound_and_everything_in_a_row(drawn, name):
+    pipe, m = drawn
+    run = ps.simulate(pipe, name, m)
+    work = run.workload.duration.sum()
+    transfers = (run.workload.wire + run.workload.latency).sum()
+    assert run.lower_bound <= run.makespan * (1 + ROUNDING)
+    assert run.makespan <= (work + transfers) * (1 + ROUNDING)
+
+
+@settings(max_examples=150, deadline=None)
+@given(pipelines(), names, st.sampled_from([None, 2]))
+def test_idle_parts_add_up(drawn, name, capacity):
+    pipe, m = drawn
+    run = ps.simulate(pipe, name, m, queue_capacity=capacity)
+    times = run.rank_times
+    tolerance = 1e-9 * run.makespan
+    np.testing.assert_allclose(times.idle, run.makespan - times.busy, rtol=0, atol=tolerance)
+    for cause in ("fill", "wait_forward", "wait_gradient", "queue_full", "drain"):
+        assert (getattr(times, cause) >= 0).all()
+    waits = times.wait_forward + times.wait_gradient
+    assert (times.exposed_communication <= waits + tolerance).all()
+    assert (times.exposed_communication >= 0).all()
+    assert run.balance * run.fill == pytest.approx(1 - run.bubble_fraction, abs=1e-9)
+
+
+def scaled(pipe, factor):
+    """Return the pipeline with all costs, overheads, latencies and bytes times a factor."""
+
+    def times(cost):
+        return tuple(factor * c for c in cost) if isinstance(cost, tuple) else factor * cost
+
+    stages = tuple(
+        replace(
+            stage,
+            **{
+                name: times(getattr(stage, name))
+                for name in ("forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms")
+                if getattr(stage, name) is not None
+            },
+            output_bytes=factor * stage.output_bytes,
+        )
+        for stage in pipe.stages
+    )
+    devices = tuple(replace(d, overhead_ms=factor * d.overhead_ms) for d in pipe.devices)
+    links = {
+        pair: replace(link, latency_ms=factor * link.latency_ms)
+        for pair, link in pipe.links.items()
+    }
+    return replace(pipe, stages=stages, devices=devices, links=links)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines(), names)
+def test_doubling_all_costs_latencies_and_bytes_doubles_every_time_exactly(drawn, name):
+    pipe, m = drawn
+    once, twice = (ps.simulate(p, name, m).spans for p in (pipe, scaled(pipe, 2)))
+    np.testing.assert_array_equal(twice.start, 2 * once.start)
+    np.testing.assert_array_equal(twice.end, 2 * once.end)
+    np.testing.assert_array_equal(twice.arrival, 2 * once.arrival)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines(), names, st.data())
+def test_raising_one_cost_never_lowers_the_makespan(drawn, name, data):
+    pipe, m = drawn
+    number = data.draw(st.integers(0, len(pipe.stages) - 1))
+    stage = pipe.stages[number]
+    given_costs = [
+        n
+        for n in ("forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms")
+        if getattr(stage, n) is not None
+    ]
+    cost_name = data.draw(st.sampled_from(given_costs))
+    more = data.draw(st.floats(0.0, 100.0))
+    cost = getattr(stage, cost_name)
+    raised = tuple(c + more for c in cost) if isinstance(cost, tuple) else cost + more
+    stages = list(pipe.stages)
+    stages[number] = replace(stage, **{cost_name: raised})
+    slower = replace(pipe, stages=tuple(stages))
+    assert ps.simulate(slower, name, m).makespan >= ps.simulate(pipe, name, m).makespan
+
+
+stage_times = st.lists(positive_costs, min_size=1, max_size=7)
+
+
+@settings(max_examples=100, deadline=None)
+@given(stage_times, counts, st.floats(0.0, 5.0))
+def test_forward_only_closed_form(forward, m, latency):
+    run = ps.simulate(ps.Pipeline.from_costs(forward, latency_ms=latency), "gpipe_forward", m)
+    expected = theory.forward_only_makespan(forward, m, latency)
+    assert run.makespan == pytest.approx(expected, rel=1e-12)
+    assert run.lower_bound <= run.makespan * (1 + ROUNDING)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), counts, st.floats(0.0, 5.0), st.sampled_from(["lifo", "fifo"]))
+def test_gpipe_closed_form_for_any_stages(data, m, latency, order):
+    forward = data.draw(stage_times)
+    backward = data.draw(
+        st.lists(positive_costs, min_size=len(forward), max_size=len(forward))
+    )
+    pipe = ps.Pipeline.from_costs(forward, backward, latency_ms=latency)
+    run = ps.simulate(pipe, "gpipe", m, options={"order": order})
+    expected = theory.gpipe_makespan(forward, backward, m, latency)
+    assert run.makespan == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 40), positive_costs, positive_costs, st.floats(0, 1))
+def test_one_f_one_b_closed_form_with_latency(p, m, f, b, share):
+    latency = share * 2 * min(f, b)
+    pipe = ps.Pipeline.from_costs(f, b, stages=p, latency_ms=latency)
+    expected = theory.one_f_one_b_makespan([f] * p, [b] * p, m, latency if p > 1 else 0.0)
+    assert ps.simulate(pipe, "1f1b", m).makespan == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 40), positive_costs, positive_costs, st.floats(0, 1))
+def test_eager_closed_form_with_latency(p, m, f, b, share):
+    latency = share * min(f, b) / 2
+    pipe = ps.Pipeline.from_costs(f, b, stages=p, latency_ms=latency)
+    expected = theory.eager_one_f_one_b_makespan([f] * p, [b] * p, m, latency)
+    assert ps.simulate(pipe, "1f1b_eager", m).makespan == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 8), st.data(), counts, st.floats(1.0, 4.0), st.floats(0.0, 1.0))
+def test_one_f_one_b_closed_form_with_one_slow_stage(p, data, m, ratio, share):
+    slow = data.draw(st.integers(0, p - 1))
+    # The last stage may be slower by any factor, the others by 1 + 1/ratio to 1 + ratio.
+    least, most = (1.0, 10.0) if slow == p - 1 else (1 + 1 / ratio, 1 + ratio)
+    factor = min(least + share * (most - least), most)
+    forward = [factor if stage == slow else 1.0 for stage in range(p)]
+    backward = [ratio * f for f in forward]
+    run = ps.simulate(ps.Pipeline.from_costs(forward, backward), "1f1b", m)
+    expected = theory.one_f_one_b_makespan(forward, backward, m)
+    assert run.makespan == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(stage_times, counts, st.data())
+def test_one_f_one_b_stays_above_its_own_bound_and_below_alpas_estimate(forward, m, data):
+    ratio = data.draw(st.floats(0.25, 4.0))
+    backward = [ratio * f for f in forward]
+    run = ps.simulate(ps.Pipeline.from_costs(forward, backward), "1f1b", m)
+    bound = theory.one_f_one_b_lower_bound(forward, backward, m)
+    assert run.lower_bound <= bound * (1 + ROUNDING)
+    assert bound <= run.makespan * (1 + ROUNDING)
+    total = [f + b for f, b in zip(forward, backward, strict=True)]
+    assert run.makespan <= theory.alpa_makespan(total, m) * (1 + ROUNDING)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(ps.schedule_names()), counts, counts, positive_costs, positive_costs)
+def test_equal_stages_meet_the_closed_form(name, p, m, f, b):
+    run = ps.simulate(ps.Pipeline.from_costs(f, b, stages=p), name, m)
+    assert run.bubble_fraction == pytest.approx(run.closed_form, abs=1e-9)
+    assert run.excess_bubble == pytest.approx(0.0, abs=1e-9)
+    assert run.inflation == pytest.approx(1.0, rel=1e-12)
+    assert run.bubble_fraction == pytest.approx(ps.bubble_formula(p, m), abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines(), st.sampled_from(WITH_BACKWARD))
+def test_memory_returns_to_nothing_and_peaks_as_the_order_says(drawn, name):
+    pipe, m = drawn
+    assume(all(np.min(stage.forward_ms) > 0 for stage in pipe.stages))
+    pipe = replace(pipe, stages=tuple(replace(s, stash_bytes=3) for s in pipe.stages))
+    run = ps.simulate(pipe, name, m)
+    table = run.in_flight
+    last = table.groupby("stage").in_flight.last()
+    assert (last == 0).all()
+    assert (table.in_flight >= 0).all()
+    peaks = table.groupby("stage").in_flight.max().tolist()
+    assert peaks == run.ranks.peak_in_flight.tolist()
+    assert run.ranks.peak_stash_bytes.tolist() == [3 * peak for peak in peaks]
+
+
+def test_the_bubble_fraction_can_fall_below_the_closed_form_while_the_step_grows():
+    # p=4, m=4, F=1, B=2, stage 0 x 1.5: makespan 21 -> 22.5, bubble .4286 -> .4.
+    slow = ps.simulate(ps.Pipeline.from_costs([1.5, 1, 1, 1], [3, 2, 2, 2]), "1f1b", 4)
+    assert (slow.makespan, slow.bubble_fraction) == (22.5, pytest.approx(0.4))
+    assert slow.excess_bubble < 0
+    assert slow.equal_stages.makespan == 23.625
+    assert slow.inflation < 1  # unequal stages can beat equal ones of the same mean

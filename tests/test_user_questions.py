@@ -1,0 +1,301 @@
+"""Questions that real users asked in public threads, with the right answers.
+
+The comments name the thread; where its costs were left open, F = 1 and B = 2 a layer.
+"""
+
+import numpy as np
+import pytest
+
+import pipesim as ps
+from pipesim import theory
+
+
+def step(forward, backward, m, schedule="1f1b", **options):
+    return ps.simulate(ps.Pipeline.from_costs(forward, backward, **options), schedule, m)
+
+
+def layers(*counts, head=0, m, schedule="1f1b"):
+    """Return the run of so many equal layers a stage, F = 1 and B = 2, a head on the last."""
+    loads = [*counts[:-1], counts[-1] + head]
+    return step(loads, [2 * load for load in loads], m, schedule)
+
+
+def equal_layers(count):
+    return ps.LayerProfile(forward_ms=[1.0] * count, backward_ms=[2.0] * count)
+
+
+def test_30_layers_on_4_stages_must_not_lose_two():  # NVIDIA/Megatron-LM#1304
+    with pytest.raises(ValueError, match=r"places 28 layers, but the profile has 30: 2 would be"):
+        equal_layers(30).split([7, 7, 7, 7])
+    counts = ps.min_max_split([1.0] * 30, 4)
+    assert (max(counts), sum(counts)) == (8, 30)
+    times = {
+        counts: layers(*counts, m=8).makespan for counts in [(8, 8, 7, 7), (7, 7, 8, 8)]
+    }
+    assert times[8, 8, 7, 7] < times[7, 7, 8, 8]  # larger stages first
+
+
+@pytest.mark.parametrize(("count", "split", "built"), [(48, [11, 13], 24), (20, [1], 1)])
+def test_a_split_that_builds_half_the_model(count, split, built):  # Megatron-LM#2718, #1778
+    with pytest.raises(ValueError, match=f"places {built} layers, but the profile has {count}"):
+        equal_layers(count).split(split)
+
+
+def test_7_layers_on_2_stages():  # Oneflow-Inc/libai
+    assert layers(3, 4, m=8).makespan == 105
+    assert layers(4, 3, m=8).makespan == 102
+    assert layers(3, 4, head=1, m=8).makespan == 129
+    assert layers(4, 3, head=1, m=8).makespan == 108
+    peaks = {(4, 3): [8, 3], (3, 4): [6, 4]}
+    for counts, expected in peaks.items():
+        held = layers(*counts, m=8).ranks.peak_in_flight
+        assert (held * np.array(counts)).tolist() == expected
+
+
+def test_remainder_layers_first_or_last():  # Oneflow-Inc/libai#225
+    times = {(2, 2, 2, 3, 3): 207, (3, 3, 2, 2, 2): 198, (3, 2, 2, 2, 3): 207}
+    for counts, expected in times.items():
+        assert layers(*counts, m=20).makespan == expected
+    for counts, expected in {(2, 2, 2, 3, 3): 10, (3, 3, 2, 2, 2): 15}.items():
+        assert layers(*counts, m=20).ranks.peak_in_flight[0] * counts[0] == expected
+
+
+def test_the_same_bottleneck_is_not_the_same_time():  # deepspeedai/DeepSpeed#4312
+    times = {(2, 2, 1, 0): 55, (2, 1, 1, 1): 51, (1, 1, 1, 2): 57}
+    for counts, expected in times.items():
+        run = ps.simulate(equal_layers(5).split(counts), "1f1b", 8)
+        assert run.makespan == expected
+    assert layers(2, 2, 1, 0, m=8).ranks.bubble_fraction[3] == 1.0
+
+
+def test_empty_stages():  # deepspeedai/DeepSpeed#5078
+    assert layers(*[3] * 14, 0, 0, m=32).makespan == 405
+    assert layers(*[3] * 10, *[2] * 6, m=32).makespan == 387
+    assert layers(*[3] * 14, m=32).makespan == 405
+
+
+def test_a_heavier_last_stage():  # deepspeedai/DeepSpeed#2974
+    run = step([1, 1, 1, 1.5], [2, 2, 2, 3], 32)
+    assert (run.makespan, run.lower_bound) == (153, 153)
+    assert run.bubble_fraction == pytest.approx(0.294, abs=5e-4)
+    assert run.closed_form == pytest.approx(0.0857, abs=5e-5)
+    assert step([1] * 4, [2] * 4, 32).makespan == 105
+
+
+def test_weighted_cut():  # bigscience-workshop/Megatron-DeepSpeed#186
+    weights = [0, 2, 0, 1, 1, 1, 1, 0, 0, 2, 0]
+    profile = ps.LayerProfile(forward_ms=weights, backward_ms=[2 * w for w in weights])
+    run = ps.simulate(ps.partition(profile, 4), "1f1b", 16)
+    assert [stage.forward_ms for stage in run.pipeline.stages] == [2, 2, 2, 2]
+    assert run.makespan == 114
+    assert layers(3, 1, 1, 3, m=16).makespan == 159
+
+
+def test_61_layers_on_8_stages():  # pytorch/torchtitan#963
+    run = layers(*[7] * 7, 12, m=32)
+    assert run.makespan == 1299
+    assert run.bubble_fraction == pytest.approx(0.436, abs=5e-4)
+    front = layers(*[8] * 5, *[7] * 3, m=32)
+    assert front.makespan == 918
+    assert front.bubble_fraction == pytest.approx(0.203, abs=5e-4)
+    assert layers(*[7] * 3, *[8] * 5, m=32).makespan == 927
+
+
+def test_two_ratios_share_one_name():  # paiml/entrenar#135
+    run = step([1] * 4, [2] * 4, 8)
+    assert run.bubble_ratio == pytest.approx(0.375)
+    assert run.bubble_fraction == pytest.approx(0.2727, abs=5e-5)
+
+
+def test_without_microbatches_all_but_one_stage_idles():  # pentium3/sys_reading#259
+    assert step([1] * 4, [2] * 4, 1).bubble_fraction == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1, 319.5), (2, 292.5), (4, 310.5), (8, 382.5), (16, 544.5)]
+)
+def test_a_global_batch_of_64_in_microbatches_of_some_size(size, expected):
+    assert step([0.5 + size] * 8, [2 * (0.5 + size)] * 8, 64 // size).makespan == expected
+
+
+def test_throughput_flat_although_the_bubble_falls():
+    # 8-way pipeline: 8077 and 7987 tokens/s at m = 8 and 16. The closed form promises 1.304 x;
+    # a fixed cost of 0.0586 of the whole work for every stage call explains what was seen.
+    def time(m, overhead=0.0):
+        return step(
+            [1 / (3 * m)] * 8, [2 / (3 * m)] * 8, m, "gpipe", overhead_ms=overhead / 2
+        ).makespan
+
+    assert time(8) / time(16) == pytest.approx(1.3043, abs=5e-5)
+    assert time(8, 0.0586) / time(16, 0.0586) == pytest.approx(7987 / 8077, rel=5e-4)
+
+
+def test_under_20_percent_with_5_stages_needs_17_microbatches():
+    assert ps.bubble_formula(5, 8) == pytest.approx(0.3333, abs=5e-5)
+    assert ps.bubble_formula(5, 17) == pytest.approx(0.1905, abs=5e-5)
+    assert ps.bubble_formula(5, 16) >= 0.2
+    run = step([1, 1, 1, 1, 2], [2, 2, 2, 2, 4], 8)
+    fast = run.ranks.bubble_fraction[:4]
+    assert (fast >= 1 - 1 / 2).all()  # fast ranks must idle: 1 - t/max t at least
+
+
+def test_four_times_as_many_microbatches_as_stages():
+    idle = [step([1] * p, [2] * p, 4 * p, "gpipe").bubble_fraction for p in (2, 4, 8, 16)]
+    assert idle == pytest.approx([0.1111, 0.1579, 0.1795, 0.1899], abs=5e-5)
+
+
+def test_one_microbatch_on_8_ranks_is_legal():
+    assert step([1] * 8, [2] * 8, 1).makespan == 24
+
+
+def test_the_most_that_any_schedule_can_gain():  # 13B, 4 ranks, 64 micro-batches
+    assert step([1] * 4, [2] * 4, 64).bubble_fraction == pytest.approx(0.0448, abs=5e-5)
+
+
+def test_full_checkpointing_1f1b():  # B = 3: the forward runs again
+    assert step([1] * 8, [3] * 8, 32).makespan == 156
+
+
+@pytest.mark.parametrize(
+    ("latency", "plain", "eager"), [(0.0, 117, 117), (0.1, 123.8, 118.4), (0.3, 137.4, 121.2)]
+)
+def test_latency_is_no_fill_cost_only(latency, plain, eager):
+    runs = {
+        name: step([1] * 8, [2] * 8, 32, name, latency_ms=latency)
+        for name in ("1f1b", "1f1b_eager")
+    }
+    assert runs["1f1b"].makespan == pytest.approx(plain)
+    assert runs["1f1b_eager"].makespan == pytest.approx(eager)
+    assert runs["1f1b"].ranks.peak_in_flight.tolist() == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert runs["1f1b_eager"].ranks.peak_in_flight.tolist() == [15, 13, 11, 9, 7, 5, 3, 1]
+
+
+@pytest.mark.parametrize(("c", "expected"), [(0.02, 120.12), (0.05, 124.8), (0.1, 132.6)])
+def test_every_op_pays_for_its_transfers(c, expected):
+    assert step([1] * 8, [2] * 8, 32, overhead_ms=2 * c).makespan == pytest.approx(expected)
+
+
+def test_the_first_of_8_equal_stages_holds_the_most():
+    assert step([1] * 8, [2] * 8, 16).ranks.peak_in_flight.tolist() == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_memory_is_told_by_rank_and_never_as_a_mean():  # NVIDIA-NeMo/Megatron-Bridge#5077
+    profile = ps.LayerProfile(forward_ms=[1.0] * 8, backward_ms=[2.0] * 8, param_bytes=[10] * 8)
+    run = ps.simulate(profile.split([1, 2, 2, 3]), "1f1b", 8)
+    assert run.ranks.param_bytes.tolist() == [10, 20, 20, 30]
+
+
+def test_recompute_on_the_early_stages_only():
+    # Bytes in tenths of a layer's full activation; recompute keeps one tenth and costs one F.
+    def plan(counts, recompute):
+        return step(
+            list(counts),
+            [(3 if again else 2) * n for n, again in zip(counts, recompute, strict=True)],
+            16,
+            stash_bytes=[(1 if r else 10) * n for n, r in zip(counts, recompute, strict=True)],
+        )
+
+    none = plan((8, 8, 8, 8), (False,) * 4)
+    full = plan((8, 8, 8, 8), (True,) * 4)
+    some = plan((7, 7, 9, 9), (True, True, False, False))
+    assert [run.makespan for run in (none, full, some)] == [456, 608, 528]
+    assert none.ranks.peak_stash_bytes.tolist() == [320, 240, 160, 80]
+    assert full.ranks.peak_stash_bytes.tolist() == [32, 24, 16, 8]
+    assert some.ranks.peak_stash_bytes.tolist() == [28, 21, 180, 90]
+
+
+@pytest.mark.parametrize(
+    ("counts", "trained", "frozen"),
+    [
+        ((6, 6, 6, 6), 594, 420),
+        ((2, 7, 7, 8), 450, 438),
+        ((3, 7, 7, 7), 477, None),
+        ((4, 6, 7, 7), None, 393),
+        ((4, 7, 7, 6), None, 390),
+    ],
+)
+def test_a_vision_encoder_on_the_first_stage(counts, trained, frozen):
+    encoder = 6
+    forward = [counts[0] + encoder, *counts[1:]]
+    if trained is not None:
+        assert step(forward, [2 * f for f in forward], 16).makespan == trained
+    if frozen is not None:  # a frozen encoder has no backward
+        assert step(forward, [2 * n for n in counts], 16).makespan == frozen
+
+
+def test_packed_inputs_need_a_cost_for_every_microbatch():  # pytorch/torchtitan#431
+    length = np.array([1.0, 3.0, 2.0, 1.0])
+    forward = np.tile(0.5 * length + 0.1 * length**2, (4, 1))
+    run = step(forward, 2 * forward, None)
+    mean = step([forward.mean()] * 4, [2 * forward.mean()] * 4, 4)
+    assert run.schedule.microbatches == 4
+    assert run.makespan > mean.makespan
+
+
+def test_prefill_in_11_chunks():  # tenstorrent/tt-metal#48246
+    pipe = ps.Pipeline.from_costs([412, 391, 413, 439])
+    run = ps.simulate(pipe, "gpipe_forward", 11)
+    assert run.makespan == 6045
+    assert run.rank_times.busy.argmax() == 3
+
+
+def test_32_layers_on_one_fast_and_four_slow_devices():  # dylanyunlon/Neuron_SP#244
+    speed = [989, 155, 155, 155, 155]
+
+    def bottleneck(counts):
+        pipe = equal_layers(32).split(counts, speed=speed)
+        run = ps.simulate(pipe, "gpipe_forward", 1)
+        return run.rank_times.busy.max()
+
+    assert bottleneck([9, 7, 7, 5, 4]) == pytest.approx(0.0452, abs=5e-5)
+    assert bottleneck([7, 7, 6, 6, 6]) == pytest.approx(0.0452, abs=5e-5)
+    assert bottleneck([20, 3, 3, 3, 3]) == pytest.approx(0.0202, abs=5e-5)
+
+
+def test_slow_devices_first_or_last():  # dylanyunlon/Neuron_SP#271
+    last, first = step([1, 1, 2, 2], [2, 2, 4, 4], 8), step([2, 2, 1, 1], [4, 4, 2, 2], 8)
+    assert (last.makespan, first.makespan) == (60, 56)
+    assert step([1.5] * 4, [3] * 4, 8).makespan == 49.5
+    assert last.ranks.bubble_fraction.tolist() == pytest.approx([0.6, 0.6, 0.2, 0.2])
+    assert first.ranks.bubble_fraction.round(2).tolist() == [0.14, 0.14, 0.57, 0.57]
+
+
+@pytest.mark.parametrize(("slow", "ratio"), [(0, 1.0641), (3, 1.0718), (7, 1.0821)])
+def test_one_stage_a_tenth_slower(slow, ratio):  # OSDI 25, understanding stragglers
+    factor = [1.1 if stage == slow else 1.0 for stage in range(8)]
+    run = step(factor, [2 * f for f in factor], 32)
+    assert run.makespan / 117 == pytest.approx(ratio, abs=5e-5)
+
+
+@pytest.mark.parametrize(("sigma", "mean"), [(0.05, 1.03), (0.1, 1.061), (0.2, 1.125)])
+def test_independent_noise_on_every_op(sigma, mean):  # the same thread; 40 seeds
+    random = np.random.default_rng(7)
+    steps = []
+    for _ in range(40):
+        forward, backward = (
+            base * np.maximum(random.normal(1.0, sigma, (8, 32)), 0.0) for base in (1.0, 2.0)
+        )
+        steps.append(step(forward, backward, None).makespan)
+    assert np.mean(steps) / 117 == pytest.approx(mean, abs=0.006)
+
+
+@pytest.mark.parametrize(("m", "speedup"), [(4, 1.714), (32, 2.743)])
+def test_speedup_of_gpipe_with_recompute_at_fixed_work(m, speedup):  # kakaobrain/torchgpipe#18
+    one_device_without_recompute = 4 * m * (1 + 2)
+    run = step([1] * 4, [3] * 4, m, "gpipe")
+    assert one_device_without_recompute / run.makespan == pytest.approx(speedup, abs=5e-4)
+
+
+@pytest.mark.parametrize(("m", "speedup"), [(4, 2.0), (8, 2.546), (32, 3.201), (100, 3.399)])
+def test_the_planners_speedup_is_a_limit(m, speedup):  # msr-fiddle/pipedream#50
+    run = step([0.584 / 3] * 4, [0.584 * 2 / 3] * 4, m)
+    assert 2.0448 * m / run.makespan == pytest.approx(speedup, abs=1e-3)
+
+
+def test_two_ranks_are_idle_11_percent():  # is interleaving useless at p = 2? 1F1B's part
+    assert step([1] * 2, [2] * 2, 8).bubble_fraction == pytest.approx(0.1111, abs=5e-5)
+
+
+def test_rates_above_the_lower_bound_are_impossible():  # meta-pytorch/torchrec#4585
+    run = step([1, 1, 1, 2], [2, 2, 2, 4], 8)
+    assert run.lower_bound == 57 == theory.one_f_one_b_makespan([1, 1, 1, 2], [2, 2, 2, 4], 8)
