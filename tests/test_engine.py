@@ -47,9 +47,7 @@ def random_orders(random, p, m, split):
     st.booleans(),
     st.sampled_from([None, 1, 2, 3]),
 )
-def test_random_orders_hang_exactly_when_the_recursion_finds_a_cycle(
-    random, p, m, split, capacity
-):
+def test_random_orders_hang_exactly_when_the_recursion_finds_a_cycle(random, p, m, split, capacity):
     schedule = ps.Schedule.from_orders(random_orders(random, p, m, split))
     pipe = ps.Pipeline.from_costs(
         forward=[random.choice([0.0, 1.0, 2.5]) for _ in range(p)],

@@ -130,9 +130,7 @@ def test_forward_only_closed_form(forward, m, latency):
 @given(st.data(), counts, st.floats(0.0, 5.0), st.sampled_from(["lifo", "fifo"]))
 def test_gpipe_closed_form_for_any_stages(data, m, latency, order):
     forward = data.draw(stage_times)
-    backward = data.draw(
-        st.lists(positive_costs, min_size=len(forward), max_size=len(forward))
-    )
+    backward = data.draw(st.lists(positive_costs, min_size=len(forward), max_size=len(forward)))
     pipe = ps.Pipeline.from_costs(forward, backward, latency_ms=latency)
     run = ps.simulate(pipe, "gpipe", m, options={"order": order})
     expected = theory.gpipe_makespan(forward, backward, m, latency)

@@ -29,9 +29,7 @@ def test_30_layers_on_4_stages_must_not_lose_two():  # NVIDIA/Megatron-LM#1304
         equal_layers(30).split([7, 7, 7, 7])
     counts = ps.min_max_split([1.0] * 30, 4)
     assert (max(counts), sum(counts)) == (8, 30)
-    times = {
-        counts: layers(*counts, m=8).makespan for counts in [(8, 8, 7, 7), (7, 7, 8, 8)]
-    }
+    times = {counts: layers(*counts, m=8).makespan for counts in [(8, 8, 7, 7), (7, 7, 8, 8)]}
     assert times[8, 8, 7, 7] < times[7, 7, 8, 8]  # larger stages first
 
 

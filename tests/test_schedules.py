@@ -1,0 +1,156 @@
+"""Orders: golden grids, counts, and what is refused."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import pipesim as ps
+from pipesim.schedules import FAMILIES
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("name", ps.schedule_names())
+def test_golden_grid(name):
+    schedule = ps.build_schedule(name, ranks=4, microbatches=4)
+    assert str(schedule) == (GOLDEN / f"{name}.txt").read_text().rstrip("\n")
+
+
+def test_every_golden_grid_has_its_schedule():
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(ps.schedule_names())
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_each_family_file_opens_with_its_picture(name):
+    picture = inspect.getmodule(FAMILIES[name].build).__doc__
+    for row in ps.build_schedule(name, ranks=4, microbatches=4).grid().splitlines():
+        assert row in picture
+
+
+ORDERS = {
+    # Warm-up min(m, p-1-s) = 3, 2, 1, 0 forwards, then pairs of F and B.
+    ("1f1b", 5): [
+        "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4",
+        "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4",
+        "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4",
+        "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4",
+    ],
+    # min(m, p-1-s) = 2, 2, 1, 0: fewer micro-batches than stages.
+    ("1f1b", 2): ["F0 F1 B0 B1", "F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"],
+    # min(m, 2(p-1-s)) = 5, 4, 2, 0.
+    ("1f1b_eager", 5): [
+        "F0 F1 F2 F3 F4 B0 B1 B2 B3 B4",
+        "F0 F1 F2 F3 F4 B0 B1 B2 B3 B4",
+        "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4",
+        "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4",
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "m"), ORDERS)
+def test_orders_written_out(name, m):
+    schedule = ps.build_schedule(name, 4, m)
+    orders = [" ".join(str(op)[1:] for op in schedule.order(rank)) for rank in range(4)]
+    assert orders == ORDERS[name, m]
+
+
+def test_gpipe_backwards_go_last_in_first_out_or_as_pytorch_does():
+    lifo = ps.build_schedule("gpipe", 1, 3)
+    fifo = ps.build_schedule("gpipe", 1, 3, order="fifo")
+    assert " ".join(map(str, lifo.order(0))) == "0F0 0F1 0F2 0B2 0B1 0B0"
+    assert " ".join(map(str, fifo.order(0))) == "0F0 0F1 0F2 0B0 0B1 0B2"
+    assert lifo != fifo
+    assert lifo == ps.build_schedule("gpipe", 1, 3, order="lifo")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ps.build_schedule("1f2b", 4, 4), "unknown schedule '1f2b'; known: gpipe_f"),
+        (lambda: ps.build_schedule("1f1b", 4, 4, chunks=2), "1f1b has no option 'chunks'"),
+        (lambda: ps.build_schedule("gpipe", 4, 4, order="x"), "order = 'x' of gpipe"),
+        (lambda: ps.build_schedule("1f1b", 4, 0), "microbatches = 0"),
+        (lambda: ps.build_schedule("1f1b", 4, 4.7), "microbatches = 4.7"),
+        (lambda: ps.build_schedule("1f1b", 4), "microbatches = None"),
+        (lambda: ps.build_schedule("1f1b", "4", 4), "ranks = '4'"),
+        (
+            lambda: ps.build_schedule("1f1b", 3, 4, placement=ps.linear_placement(4)),
+            "ranks = 3 for a placement on 4 ranks",
+        ),
+    ],
+)
+def test_bad_requests_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (["0F0 0F0 0B0"], "rank 0: 0F0 is there twice"),
+        (["0F0 0B0 0F1"], "stage 0, micro-batch 1 has F but no backward"),
+        (["0B0 0F0"], "0B0 comes before its own stage's input"),
+        (["0F0 0W0 0I0"], "0W0 comes before its own stage's input"),
+        (["0F0 0I0"], "has I but no W"),
+        (["0F0 0W0"], "has W but no I"),
+        (["0F0 0B0 0I0 0W0"], "has both B and a part of it"),
+        (["0B0"], "stage 0, micro-batch 0 has no F"),
+        (["0F0", "1F0 0F1"], "rank 1: 0F1 is not on the rank that holds its stage"),
+        (["0F0", "2F0"], "no rank runs stage 1"),
+        (["0F0 0F2"], "stage 0, micro-batch 1 has no F"),
+        (["", ""], "there is no op"),
+        ([["0F0", ps.Op(0, ps.Kind.SEND_F, 0)]], "is no compute op"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(orders, message):
+    with pytest.raises(ps.ScheduleError, match=message):
+        ps.Schedule.from_orders(orders)
+
+
+def test_counts_that_do_not_fit_are_refused():
+    with pytest.raises(ps.ScheduleError, match=r"0F1 names a micro-batch outside 0\.\.0"):
+        ps.Schedule.from_orders(["0F0 0F1"], microbatches=1)
+    with pytest.raises(ps.ScheduleError, match=r"1F0 names a stage outside 0\.\.0"):
+        ps.Schedule.from_orders(["0F0 1F0"], placement=ps.linear_placement(1))
+    with pytest.raises(ps.ScheduleError, match="1 orders for a placement on 2 ranks"):
+        ps.Schedule.from_orders(["0F0"], placement=ps.linear_placement(2))
+
+
+def test_the_placement_is_found_from_the_orders():
+    schedule = ps.Schedule.from_orders(["0F0 2F0", "1F0 3F0"])
+    assert schedule.placement.rank_of == (0, 1, 0, 1)
+    assert ps.Schedule.from_orders(["0F0", "1F0"]).placement == ps.linear_placement(2)
+
+
+def test_a_grid_of_several_stages_a_rank_names_them():
+    assert str(ps.Schedule.from_orders(["0F0 2F0", "1F0"], name="mine")).splitlines() == [
+        "mine: 2 ranks, 1 micro-batch",
+        "rank 0 | 0F0 .   2F0",
+        "rank 1 | .   1F0 .",
+    ]
+
+
+def test_a_wide_grid_is_cut_and_says_so():
+    lines = str(ps.build_schedule("1f1b", 2, 500)).splitlines()
+    assert all(len(line) < 170 for line in lines)
+    assert lines[1].endswith("...")
+
+
+def test_a_schedule_is_a_value():
+    schedule = ps.build_schedule("1f1b", 2, 2)
+    assert schedule == ps.build_schedule("1f1b", 2, 2)
+    assert schedule != ps.build_schedule("1f1b", 2, 3)
+    assert schedule != "1f1b"
+    with pytest.raises(ValueError, match="read-only"):
+        schedule.kind[0] = 1
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(schedule)
+    assert repr(schedule) == "Schedule('1f1b', ranks=2, stages=2, microbatches=2, ops=8)"
+
+
+def test_half_a_million_ops_lie_in_a_few_arrays():
+    schedule = ps.build_schedule("1f1b", 64, 4096)
+    assert len(schedule) == 2 * 64 * 4096
+    arrays = (schedule.stage, schedule.kind, schedule.microbatch, schedule.offsets)
+    assert sum(array.nbytes for array in arrays) < 10 * len(schedule)
