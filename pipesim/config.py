@@ -32,6 +32,7 @@ from pipesim.config_values import (
     Sizes,
     Speeds,
     Text,
+    is_none,
 )
 from pipesim.errors import ConfigError, DeadlockError, PipesimError
 from pipesim.io.config_file import Document, read_document, set_key
@@ -205,6 +206,7 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
     """
     from cattrs.errors import BaseValidationError
 
+    document = {"run": {}, **document}  # without it, name the keys that are missing
     try:
         sections = _converter().structure(document, Sections)
     except BaseValidationError as error:
@@ -280,12 +282,18 @@ def _converter() -> "Converter":
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
     for value_type, hook in HOOKS.items():
         converter.register_structure_hook_func(_is_for(value_type), hook)
+        converter.register_structure_hook_func(_is_for(value_type | None), _or_none(hook))
     converter.register_structure_hook_func(lambda cls: cls == dict[str, Any], _table)
     return converter
 
 
 def _is_for(value_type: Any) -> Callable[[Any], bool]:
-    return lambda cls: cls in (value_type, value_type | None)
+    return lambda cls: bool(cls == value_type)
+
+
+def _or_none(hook: Callable[[Any, type], Any]) -> Callable[[Any, type], Any]:
+    """Return the hook of a key that may be absent, which null and "none" stand for, too."""
+    return lambda value, cls: None if is_none(value) else hook(value, cls)
 
 
 def _table(value: Any, _: type) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_none(value: Any) -> bool:
+def is_none(value: Any) -> bool:
+    """Say whether a value stands for nothing: null, or the text none, as TOML has no null."""
     return value is None or value == "none"
 
 
@@ -57,8 +58,8 @@ AMOUNT = (lambda v: _is_number(v) and math.isfinite(v) and v >= 0, "a finite num
 POSITIVE = (lambda v: _is_number(v) and math.isfinite(v) and v > 0, "a finite number > 0")
 SIZE = (lambda v: _is_whole(v) and v >= 0, "a whole number >= 0")
 COUNT = (lambda v: _is_whole(v) and v >= 1, "a whole number >= 1")
-MAYBE_COUNT = (lambda v: _is_none(v) or COUNT[0](v), "a whole number >= 1, or none")
-BANDWIDTH = (lambda v: _is_none(v) or (_is_number(v) and v > 0), "a number > 0, or none")
+MAYBE_COUNT = (lambda v: is_none(v) or COUNT[0](v), "a whole number >= 1, or none")
+BANDWIDTH = (lambda v: is_none(v) or (_is_number(v) and v > 0), "a number > 0, or none")
 TEXT = (lambda v: isinstance(v, str), "a text in quotes")
 
 Kind = tuple[Callable[[Any], bool], str]
@@ -68,7 +69,7 @@ def _check(value: Any, kind: Kind, place: str, faults: list[tuple[str, str]]) ->
     test, words = kind
     if not test(value):
         faults.append((place, f"{value!r} is not {words}"))
-    return None if _is_none(value) else value
+    return None if is_none(value) else value
 
 
 def _one(kind: Kind) -> Callable[[Any, type], Any]:
@@ -92,15 +93,20 @@ def _one_or_each(kind: Kind, depth: int = 1) -> Callable[[Any, type], Any]:
     def structure(value: Any, _: type) -> Any:
         with _collecting() as faults:
             value = walk(value, depth, "", faults)
-            if isinstance(value, list) and len({isinstance(v, list) for v in value}) > 1:
-                faults.append(("", "mixes numbers and lists; give one number a stage, or one row"))
-            elif isinstance(value, list) and isinstance(value[0], list):
-                lengths = sorted({len(row) for row in value})
-                if len(lengths) > 1:
-                    faults.append(("", f"has rows of different lengths: {lengths}"))
+            if isinstance(value, list) and value:
+                _check_shape(value, faults)
         return value
 
     return structure
+
+
+def _check_shape(value: list[Any], faults: list[tuple[str, str]]) -> None:
+    if len({isinstance(item, list) for item in value}) > 1:
+        faults.append(("", "mixes numbers and lists; give one number a stage, or one row"))
+    elif isinstance(value[0], list):
+        lengths = sorted({len(row) for row in value})
+        if len(lengths) > 1:
+            faults.append(("", f"has rows of different lengths: {lengths}"))
 
 
 def _by_pair(kind: Kind) -> Callable[[Any, type], Any]:

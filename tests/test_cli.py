@@ -1,0 +1,268 @@
+"""The command line as a user types it: what it prints, writes and exits with."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipesim.cli import main
+
+STRAGGLER = str(Path(__file__).parent.parent / "experiments" / "configs" / "straggler.toml")
+FLAGS = ["--schedule", "1f1b", "--microbatches", "8"]
+COSTS = ["--forward", "1,1,1,2", "--backward", "2,2,2,4"]
+
+
+def test_run_prints_where_the_time_goes(capsys):
+    assert main(["run", STRAGGLER, "--text"]) == 0
+    out = capsys.readouterr().out
+    assert "ByteDance straggler: 4 stages x 4 micro-batches, 1f1b" in out
+    for number in ("1705.9", "2001.5", "+295.6 ms  <- rank 3", "2003.9", "51.35%", "42.86%"):
+        assert number in out
+    assert "<- bottleneck" in out
+    assert "no order with a fused backward can be faster; change the split" in out
+    assert "rank 0 |F0-F1--F2-F3-" in out
+
+
+def test_run_from_flags_as_json(capsys):
+    assert main(["run", *FLAGS, *COSTS, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["makespan_ms"] == 57
+    assert summary["bubble_fraction"] == pytest.approx(27 / 57)
+    assert [rank["busy_ms"] for rank in summary["per_rank"]] == [24, 24, 24, 48]
+
+
+@pytest.mark.parametrize(
+    ("flags", "makespan"),
+    [
+        (["--latency-ms", "0.5", "--forward", "1", "--backward", "2", "--ranks", "4"], 41),
+        (["--forward", "1,1", "--input-grad", "1", "--weight-grad", "1e0"], 27),
+        ([*COSTS, "--set", "stages.forward_ms[3]=1", "--set", "stages.backward_ms[3]=2"], 33),
+        ([*COSTS, "--queue-capacity", "1", "--engine", "simpy", "--protocol", "eager"], 57),
+    ],
+)
+def test_flags_stand_for_keys(capsys, flags, makespan):
+    assert main(["run", *FLAGS, *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["makespan_ms"] == makespan
+
+
+def test_options_of_the_schedule(capsys, tmp_path):
+    trace = tmp_path / "t.csv"
+    arguments = ["run", "--schedule", "gpipe", "--microbatches", "2", "--forward", "1,1"]
+    arguments += ["--backward", "2,2", "--option", "order=fifo", "--trace", str(trace)]
+    assert main(arguments) == 0
+    table = pd.read_csv(trace)
+    backwards = table[(table.kind == "B") & (table["rank"] == 0)]
+    assert backwards.microbatch.tolist() == [0, 1]
+    assert f"wrote {trace}" in capsys.readouterr().err
+
+
+def test_files_are_written_whole(capsys, tmp_path):
+    for name in ("g.png", "g.svg", "g.pdf"):
+        assert main(["run", STRAGGLER, "--gantt", str(tmp_path / "new" / name)]) == 0
+        assert (tmp_path / "new" / name).stat().st_size > 1000
+    assert main(["run", STRAGGLER, "--trace", str(tmp_path / "t.parquet")]) == 0
+    assert len(pd.read_parquet(tmp_path / "t.parquet")) == 32 + 24
+    leftovers = [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+    assert leftovers == []
+
+
+def test_the_trace_in_csv_has_full_precision(tmp_path):
+    assert main(["run", STRAGGLER, "--trace", str(tmp_path / "t.csv")]) == 0
+    with (tmp_path / "t.csv").open() as file:
+        ends = [float(row["end"]) for row in csv.DictReader(file)]
+    assert max(ends) == 2003.8940000000002
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "command line: run.schedule: missing, but required"),
+        (["run", "--schedule", "1f1b", "--microbatches", "4.7", *COSTS], "4.7 is not a whole"),
+        (["run", *FLAGS, "--forward", "1,x", "--backward", "1"], "stages.forward_ms[1]: 'x' is"),
+        (["run", *FLAGS, "--forward", "1,-1", "--backward", "1"], "stages.forward_ms[1]: -1 is"),
+        (["run", *FLAGS, "--forward", "1,nan", "--backward", "1"], "nan is not a finite"),
+        (["run", *FLAGS, "--forward", "1,inf", "--backward", "1"], "inf is not a finite"),
+        (["run", *FLAGS, "--forward", "1,1", "--backward", "1,1,1"], "3 values for 2 stages"),
+        (["run", *FLAGS, "--forward", "1,1"], "run.schedule: 1f1b runs backwards: give backward"),
+        (["run", *FLAGS[2:], *COSTS, "--schedule", "1f2b"], "unknown schedule '1f2b'; known: g"),
+        (["run", *FLAGS, *COSTS, "--option", "chunks"], "'chunks' is no assignment"),
+        (["run", *FLAGS, *COSTS, "--option", "chunks=2"], "1f1b has no option 'chunks'"),
+        (["run", *FLAGS, *COSTS, "--set", "stages.colour=1"], "stages.colour: unknown key"),
+        (["run", *FLAGS, *COSTS, "--set", "stages.forward_ms[9]=1"], "has 4 values, from 0 on"),
+        (["run", *FLAGS, *COSTS, "--gantt", "g.gif"], "--gantt g.gif: the ending must be .png"),
+        (["run", *FLAGS, *COSTS, "--trace", "t.txt"], "--trace t.txt: the ending must be .csv"),
+        (["run", *FLAGS, *COSTS, "--text", "--json"], "give one of them"),
+        (["run", "nowhere.toml"], "nowhere.toml: cannot be read: No such file or directory"),
+        (["run", STRAGGLER, "--set", "run.microbatches=none"], "straggler.toml: run.microbatches"),
+        (["compare", STRAGGLER, "--schedules", "1f1b,x"], "--schedules: unknown schedule 'x'"),
+        (["sweep", STRAGGLER], "straggler.toml: sweep: missing; write [sweep] with axes"),
+        (["sweep", STRAGGLER, "--y", "beauty"], "--y 'beauty' is unknown; known: makespan_ms"),
+    ],
+)
+def test_bad_input_exits_2_and_says_where(capsys, arguments, message):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_nothing_is_written_after_a_failure(tmp_path):
+    target = tmp_path / "g.png"
+    target.write_text("what was there before")
+    assert main(["run", *FLAGS, "--forward", "1,1", "--gantt", str(target)]) == 2
+    assert target.read_text() == "what was there before"
+    assert main(["run", STRAGGLER, "--gantt", str(tmp_path / "g.png" / "x.png")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["g.png"]
+
+
+def test_a_run_that_cannot_finish_exits_3(capsys, monkeypatch):
+    import pipesim as ps
+    from pipesim.cli import commands
+
+    def stuck(config, progress=None):
+        schedule = ps.Schedule.from_orders(["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"])
+        return ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=2), schedule)
+
+    # No schedule that has a name can hang with eager transfers.
+    monkeypatch.setattr(commands, "simulate_config", stuck)
+    assert main(["run", STRAGGLER]) == 3
+    assert "rank 0 at 0B0, number 1 of its 4: waits for" in capsys.readouterr().err
+
+
+def test_compare_puts_the_fastest_first(capsys, tmp_path):
+    target = tmp_path / "c.png"
+    arguments = ["compare", STRAGGLER, "--schedules", "gpipe,1f1b,gpipe_forward"]
+    arguments += ["--set", "stages.forward_ms[3]=70", "--set", "stages.backward_ms[3]=140"]
+    assert main([*arguments, "--gantt", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["gpipe_forward", "1f1b", "gpipe"]
+    assert target.stat().st_size > 1000
+    assert main([*arguments, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs[0]["makespan_ms"] < runs[1]["makespan_ms"] <= runs[2]["makespan_ms"]
+
+
+def test_compare_says_what_does_not_fit(capsys):
+    arguments = ["compare", STRAGGLER, "--schedules", "gpipe_forward,1f1b"]
+    config = ["--set", "stages.backward_ms=none"]
+    assert main([*arguments, *config]) == 0
+    assert "1f1b does not fit: run.schedule: 1f1b runs backwards" in capsys.readouterr().out
+    assert main(["compare", STRAGGLER, "--schedules", "1f1b", *config]) == 2
+    assert "1f1b: run.schedule: 1f1b runs backwards" in capsys.readouterr().err
+
+
+def test_schedules_are_listed(capsys):
+    assert main(["schedules"]) == 0
+    out = capsys.readouterr().out
+    assert "(p-1)/(m+p-1)" in out
+    assert "order=lifo" in out
+    assert main(["schedules", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert names == ["gpipe_forward", "gpipe", "1f1b", "1f1b_eager"]
+
+
+@pytest.fixture
+def sweep_config(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        '[run]\nschedule = "1f1b"\nmicrobatches = 4\n'
+        "[stages]\nforward_ms = [1, 1, 1, 1]\nbackward_ms = [2, 2, 2, 2]\n"
+        '[sweep.axes]\n"run.schedule" = ["gpipe", "1f1b"]\n'
+        '"run.microbatches" = [2, 4, 8]\n'
+    )
+    return path
+
+
+def test_a_sweep_is_a_tidy_table(capsys, tmp_path, sweep_config):
+    file, figure = tmp_path / "s.csv", tmp_path / "s.png"
+    assert main(["sweep", str(sweep_config), "--csv", str(file), "--plot", str(figure)]) == 0
+    table = pd.read_csv(file)
+    assert len(table) == 6
+    assert list(table["run.microbatches"]) == [2, 4, 8, 2, 4, 8]
+    assert list(table["makespan_ms"]) == [15, 21, 33] * 2
+    assert list(table["closed_form_bubble_fraction"]) == pytest.approx([3 / 5, 3 / 7, 3 / 11] * 2)
+    assert figure.stat().st_size > 1000
+    assert "run.schedule" in capsys.readouterr().out
+
+
+def test_a_sweep_as_json(capsys, sweep_config):
+    arguments = ["sweep", str(sweep_config), "--set", "stages.forward_ms[3]=2", "--json"]
+    assert main(arguments) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0]["run.schedule"] == "gpipe"
+    assert rows[0]["inflation"] > 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--set", "sweep.axes={a.b: 3}"], 'sweep.axes."a.b": 3 is not a list'),
+        (["--set", "sweep.mode=zip"], "zip needs equal lengths"),
+        (["--set", "sweep.mode=spiral"], "sweep.mode: 'spiral' is unknown"),
+        (["--set", "sweep.axes={run.microbatches: [4, 0]}"], "at run.microbatches = 0: run.micro"),
+        (["--set", "sweep.axes={run.colour: [1]}"], "run.colour: unknown key"),
+        (["--set", "sweep.axes={'stages.forward_ms[7]': [1]}"], "has 4 values, from 0 on"),
+        (["--x", "run.colour"], "--x 'run.colour' is no axis; the axes are: run.schedule"),
+    ],
+)
+def test_bad_sweeps_exit_2(capsys, sweep_config, change, message):
+    assert main(["sweep", str(sweep_config), *change]) == 2
+    assert message in capsys.readouterr().err
+
+
+def run_python(*arguments, **options):
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pipesim",
+        "import pipesim.cli; pipesim.cli.build_parser().format_help()",
+        "import sys; from pipesim.cli import main\ntry: main(['run', '--help'])\n"
+        "except SystemExit: pass",
+    ],
+)
+def test_importing_and_help_load_nothing_heavy(code):
+    heavy = "{'numpy', 'pandas', 'matplotlib', 'numba', 'simpy', 'yaml', 'cattrs', 'tqdm'}"
+    check = f"import sys; loaded = {heavy} & set(sys.modules); assert not loaded, loaded"
+    result = run_python("-c", f"{code}\n{check}")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_simulation_loads_neither_pandas_nor_matplotlib():
+    code = (
+        "import pipesim as ps, sys\n"
+        "ps.simulate(ps.Pipeline.from_costs([1, 1], [2, 2]), '1f1b', 4).summary()\n"
+        "assert not {'pandas', 'matplotlib', 'numba'} & set(sys.modules)"
+    )
+    result = run_python("-c", code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_module_is_the_command():
+    result = run_python("-m", "pipesim", "schedules")
+    assert result.returncode == 0
+    assert "1f1b_eager" in result.stdout
+    result = run_python("-m", "pipesim", "run", *FLAGS, "--forward", "-1")
+    assert result.returncode == 2
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -m pipesim schedules | head -1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert result.stderr == ""

@@ -1,0 +1,361 @@
+"""Config files: the same in three formats, and every fault with its path."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import pipesim as ps
+from pipesim.config import parse_config
+from pipesim.io.config_file import read_document, set_key
+
+GOOD = {
+    "title": "mine",
+    "run": {"schedule": "1f1b", "microbatches": 8},
+    "stages": {"forward_ms": [1, 1, 1, 2], "backward_ms": [2, 2, 2, 4]},
+}
+CONFIGS = Path(__file__).parent.parent / "experiments" / "configs"
+
+
+def changed(**sections):
+    return GOOD | sections
+
+
+def faults(document):
+    with pytest.raises(ps.ConfigError) as caught:
+        parse_config(document, "x.toml")
+    return list(caught.value.faults)
+
+
+@pytest.mark.parametrize("ending", ["toml", "yaml", "yml", "json"])
+def test_three_formats_say_the_same(tmp_path, ending):
+    path = tmp_path / f"config.{ending}"
+    if ending == "toml":
+        path.write_text(
+            'title = "mine"\n[run]\nschedule = "1f1b"\nmicrobatches = 8\n'
+            "[stages]\nforward_ms = [1, 1, 1, 2]\nbackward_ms = [2, 2, 2, 4]\n"
+        )
+    else:
+        path.write_text(json.dumps(GOOD) if ending == "json" else yaml.safe_dump(GOOD))
+    config = ps.read_config(path)
+    assert config.pipeline.title == "mine"
+    assert ps.simulate_config(config).makespan == 57
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_config_that_is_shipped_runs(path):
+    config = ps.read_config(path)
+    run = ps.simulate_config(config)
+    assert run.makespan >= run.lower_bound * (1 - 1e-12)
+    assert config.sections.source
+
+
+def test_all_keys_have_their_effect():
+    config = parse_config(
+        {
+            "title": "t",
+            "source": "s",
+            "run": {
+                "schedule": "gpipe",
+                "microbatches": 2,
+                "options": {"order": "fifo"},
+                "engine": "simpy",
+                "protocol": "eager",
+                "queue_capacity": 3,
+            },
+            "stages": {
+                "forward_ms": 1.5,
+                "input_grad_ms": [1, 2],
+                "weight_grad_ms": [[0.5, 0.25], [0.5, 0.5]],
+                "count": 2,
+                "stash_bytes": [1, 2],
+                "param_bytes": 3,
+                "output_bytes": 4,
+            },
+            "devices": {"ranks": 2, "placement": "linear", "speed": [1, 2], "overhead_ms": 0.1},
+            "links": {"latency_ms": {"0->1": 0.5}, "bandwidth_gb_s": "none"},
+        },
+        "x.toml",
+    )
+    pipe = config.pipeline
+    assert pipe.stages[0] == ps.Stage(
+        forward_ms=1.5,
+        input_grad_ms=1,
+        weight_grad_ms=(0.5, 0.25),
+        stash_bytes=1,
+        param_bytes=3,
+        output_bytes=4,
+    )
+    assert pipe.devices == (ps.Device(1, 0.1), ps.Device(2, 0.1))
+    assert dict(pipe.links) == {(0, 1): ps.Link(0.5)}
+    assert [str(op) for op in config.schedule.order(0)] == ["0F0", "0F1", "0B0", "0B1"]
+    assert ps.simulate_config(config).queue_capacity == 3
+
+
+@pytest.fixture
+def layered(tmp_path):
+    (tmp_path / "layers.csv").write_text("F_ms,B_ms\n1,2\n1,2\n1,2\n2,4\n")
+
+    def config(split, **sections):
+        document = {"run": GOOD["run"], "layers": {"file": "layers.csv", "split": split}}
+        return parse_config(document | sections, "x.toml", tmp_path)
+
+    return config
+
+
+def test_layers_are_split_by_counts_or_by_a_method(layered):
+    def forward(config):
+        return [stage.forward_ms for stage in config.pipeline.stages]
+
+    assert forward(layered([2, 2])) == [2, 3]
+    assert forward(layered("time", devices={"ranks": 3})) == [2, 1, 2]
+    assert forward(layered("layers", devices={"ranks": 2})) == [2, 3]
+    assert forward(layered(4)) == [5]
+
+
+@pytest.mark.parametrize(
+    ("split", "sections", "fault"),
+    [
+        ([2, 1], {}, "layers.split: split [2, 1] places 3 layers, but the profile has 4: 1 would"),
+        ("colour", {}, "layers.split: 'colour' is unknown; known: time, layers"),
+        ("time", {}, "devices.ranks: missing"),
+        ("time", {"devices": {"ranks": 9}}, "layers.split: 4 layers cannot fill 9 stages"),
+        ([2, 2], {"stages": GOOD["stages"]}, "stages: give the section [stages], or [layers]"),
+        ([2, 2], {"devices": {"speed": [1, 1, 1]}}, "speed has 3 values for 2 ranks"),
+        ("param_bytes", {"devices": {"ranks": 2}}, "layers.split: the profile gives no param_b"),
+    ],
+)
+def test_bad_layers(layered, split, sections, fault):
+    with pytest.raises(ps.ConfigError) as caught:
+        layered(split, **sections)
+    assert any(fault in text for text in caught.value.faults), caught.value.faults
+
+
+def test_a_missing_layer_file_is_named(tmp_path):
+    document = {"run": GOOD["run"], "layers": {"file": "nowhere.csv", "split": [1]}}
+    with pytest.raises(ps.ConfigError, match=r"nowhere\.csv: no layer costs: No such file"):
+        parse_config(document, "x.toml", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, ["run.schedule: missing, but", "run.microbatches: missing, but required"]),
+        (changed(run={"schedule": "1f1b"}), ["run.microbatches: missing, but required"]),
+        (
+            changed(run={"schedule": "1f1b", "microbatches": 4.7}),
+            ["run.microbatches: 4.7 is not a whole number >= 1"],
+        ),
+        (
+            changed(run={"schedule": "1f1b", "microbatches": "4"}),
+            ["run.microbatches: '4' is not a whole number >= 1"],
+        ),
+        (
+            changed(run={"schedule": "1f1b", "microbatches": True}),
+            ["run.microbatches: True is not a whole number >= 1"],
+        ),
+        (
+            changed(run={"schedule": 3, "microbatches": 0}),
+            [
+                "run.schedule: 3 is not a text in quotes",
+                "run.microbatches: 0 is not a whole number >= 1",
+            ],
+        ),
+        (
+            changed(run={"schedule": "1f2b", "microbatches": 4}),
+            [
+                "run.schedule: unknown schedule '1f2b'; "
+                "known: gpipe_forward, gpipe, 1f1b, 1f1b_eager"
+            ],
+        ),
+        (
+            changed(run={"schedule": "1f1b", "microbatches": 4, "options": {"chunks": 2}}),
+            ["run.options: 1f1b has no option 'chunks'; its options: none"],
+        ),
+        (
+            changed(run={"schedule": "1f1b", "microbatches": 4, "options": 2}),
+            ["run.options: 2 is not a table"],
+        ),
+        (
+            changed(run=GOOD["run"] | {"engine": "warp", "protocol": "polite"}),
+            [
+                "run.engine: 'warp' is unknown; known: simpy",
+                "run.protocol: 'polite' is unknown; known: eager",
+            ],
+        ),
+        (
+            changed(run=GOOD["run"] | {"queue_capacity": -1}),
+            ["run.queue_capacity: -1 is not a whole number >= 1, or none"],
+        ),
+        (changed(run=3), ["run: is not a table with keys"]),
+        (changed(extra=1), ["extra: unknown key; known: run, stages, layers, devices, links,"]),
+        (
+            changed(stages={"forward_msec": [1], "forward_ms": [1], "backward_ms": [1]}),
+            ["stages.forward_msec: unknown key; did you mean forward_ms?"],
+        ),
+        (
+            changed(stages={"forward_ms": [1, -2, float("nan")], "backward_ms": float("inf")}),
+            [
+                "stages.forward_ms[1]: -2 is not a finite number >= 0",
+                "stages.forward_ms[2]: nan is not a finite number >= 0",
+                "stages.backward_ms: inf is not a finite number >= 0",
+            ],
+        ),
+        (
+            changed(stages={"forward_ms": [1, 2], "backward_ms": [1, 2, 3], "stash_bytes": [1]}),
+            [
+                "stages.backward_ms: 3 values for 2 stages",
+                "stages.stash_bytes: 1 values for 2 stages",
+            ],
+        ),
+        (
+            # A bad value, an unknown key and a wrong length: all at once.
+            changed(stages={"forward_ms": [1, -2], "backward_ms": [1, 2, 3], "colour": 1}),
+            [
+                "stages.forward_ms[1]: -2 is not a finite number >= 0",
+                "stages.colour: unknown key; known: forward_ms",
+                "stages.backward_ms: 3 values for 2 stages",
+            ],
+        ),
+        (
+            changed(stages={"forward_ms": [1, [2]], "backward_ms": []}),
+            [
+                "stages.forward_ms: mixes numbers and lists",
+                "stages.backward_ms: is an empty list",
+            ],
+        ),
+        (
+            changed(stages={"forward_ms": [[1, 2], [3]], "backward_ms": 1}),
+            ["stages.forward_ms: has rows of different lengths: [1, 2]"],
+        ),
+        (
+            changed(stages={"forward_ms": [[1, 2], [3, 4]], "backward_ms": 1}),
+            ["stages.forward_ms: rows of 2 values for 8 micro-batches"],
+        ),
+        (
+            changed(stages={"forward_ms": 1, "backward_ms": 2}),
+            ["stages.count: missing; every cost is a single number"],
+        ),
+        (
+            changed(stages={"forward_ms": [1, 1], "weight_grad_ms": 2}),
+            ["stages.input_grad_ms: missing; input_grad_ms and weight_grad_ms go together"],
+        ),
+        (
+            changed(
+                stages={
+                    "forward_ms": [1],
+                    "backward_ms": 1,
+                    "weight_grad_ms": 2,
+                    "input_grad_ms": 1,
+                }
+            ),
+            ["stages.backward_ms: give this, or input_grad_ms and weight_grad_ms, not all three"],
+        ),
+        (
+            changed(devices={"ranks": 3, "speed": [1, 0], "placement": "spiral"}),
+            [
+                "devices.speed[1]: 0 is not a finite number > 0",
+                "devices.placement: 'spiral' is unknown; known: linear",
+                "devices.speed: 2 values for 4 stages",
+                "devices.ranks: 3 ranks for 4 stages",
+            ],
+        ),
+        (
+            changed(devices={"ranks": 3, "speed": [1, 2], "placement": "spiral"}),
+            [
+                "devices.placement: 'spiral' is unknown; known: linear",
+                "devices.speed: 2 values for 4 stages",
+                "devices.ranks: 3 ranks for 4 stages",
+            ],
+        ),
+        (
+            changed(links={"latency_ms": {"0->9": 1, "x": 2, "1->0": -1}, "bandwidth_gb_s": 0}),
+            [
+                'links.latency_ms."x": is no pair of ranks; write "0->1"',
+                'links.latency_ms."1->0": -1 is not a finite number >= 0',
+                "links.bandwidth_gb_s: 0 is not a number > 0, or none",
+            ],
+        ),
+        (
+            changed(links={"latency_ms": {"0->9": 1}, "bandwidth_gb_s": [1, 2]}),
+            [
+                'links.latency_ms."0->9": ranks go from 0 to 3',
+                "links.bandwidth_gb_s: 2 values for 3 stage boundaries",
+            ],
+        ),
+        (changed(title=3), ["title: 3 is not a text in quotes"]),
+        (changed(sweep={"axes": []}), ["sweep.axes: is no table of axes"]),
+        (
+            changed(sweep={"axes": {"a.b": 3, "c.d": {"linspace": [1, 2]}}, "mode": "spiral"}),
+            [
+                'sweep.axes."a.b": 3 is not a list',
+                "sweep.axes.\"c.d\": {'linspace': [1, 2]} is not",
+            ],
+        ),
+        (
+            changed(sweep={"axes": {"a.b": [3]}, "mode": "spiral"}),
+            ["sweep.mode: 'spiral' is unknown; known: product, zip"],
+        ),
+    ],
+)
+def test_every_fault_is_told_with_its_path(document, expected):
+    found = faults(document)
+    assert len(found) == len(expected), found
+    for text, start in zip(found, expected, strict=True):
+        assert text.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "run = = 1", r"a\.toml: is malformed: .*line 1"),
+        ("a.json", "{", r"a\.json: is malformed"),
+        ("a.json", '{"run": 1, "run": 2}', "the key 'run' is there twice"),
+        ("a.yaml", "a: 1\na: 2", "the key 'a' is there twice"),
+        ("a.yaml", "a: [", r"a\.yaml: is malformed"),
+        ("a.yaml", "- 1", "holds no table"),
+        ("a.ini", "", "is .toml, .yaml, .yml or .json"),
+    ],
+)
+def test_files_that_are_no_configs(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ps.ConfigError, match=message):
+        ps.read_config(tmp_path / name)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ps.ConfigError, match=r"no\.toml: cannot be read: No such file"):
+        ps.read_config(tmp_path / "no.toml")
+    (tmp_path / "latin.toml").write_bytes(b'title = "\xe9"')
+    with pytest.raises(ps.ConfigError, match="is no UTF-8 text"):
+        ps.read_config(tmp_path / "latin.toml")
+
+
+def test_keys_are_set_without_touching_the_original():
+    document = {"stages": {"forward_ms": [1, 1]}}
+    assert set_key(document, "stages.forward_ms[1]", 5) == {"stages": {"forward_ms": [1, 5]}}
+    assert set_key(document, "run.options.order", "fifo")["run"] == {"options": {"order": "fifo"}}
+    assert document == {"stages": {"forward_ms": [1, 1]}}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("", "is no key"),
+        ("stages..x", "is no key"),
+        ("[0]", "is no key"),
+        ("stages.forward_ms[9]", "the list has 2 values, from 0 on"),
+        ("stages.count[1]", "is 2, not a list"),
+        ("stages.count.x", "stages.count is 2 and has no key 'x'"),
+        ("stages.nothing[0]", "there is no stages.nothing"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused(key, message):
+    with pytest.raises(ValueError, match=message):
+        set_key({"stages": {"forward_ms": [1, 1], "count": 2}}, key, 1)
+
+
+def test_the_shipped_straggler_reads_as_it_is_written():
+    document = read_document(CONFIGS / "straggler.toml")
+    assert document["stages"]["forward_ms"] == [67.206, 66.998, 67.583, 139.445]
