@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENVIRONMENT := .venv/installed
 TEST_ENVIRONMENT := .venv/installed-test
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench figures clean
 
 demo: $(ENVIRONMENT)
 	@$(BIN)/python experiments/01_unequal_stages.py
@@ -20,6 +20,12 @@ lint: $(TEST_ENVIRONMENT)
 
 bench: $(ENVIRONMENT)
 	$(BIN)/python benchmarks/engine.py
+
+figures: $(ENVIRONMENT)
+	$(BIN)/python experiments/01_unequal_stages.py
+	$(BIN)/python experiments/05_price_of_imbalance.py
+	cp out/01_unequal_stages.png docs/straggler.png
+	cp out/05_price_of_imbalance.png docs/price_of_imbalance.png
 
 clean:
 	rm -rf .venv out

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipesim.arrays import FloatArray
 from pipesim.engine.simpy_engine import Progress
 from pipesim.layers import LayerProfile
 from pipesim.partitioning import compositions
@@ -39,7 +40,7 @@ def ladder(run: Run) -> "pd.DataFrame":
                 rung  step_ms  bubble_fraction  added_ms  rank
         equal stages    41.25         0.272727       NaN    -1
     + unequal stages    57.00         0.473684     15.75     3
-         + transfers    60.00         0.500000      3.00     1
+         + transfers    60.00         0.500000      3.00     0
     """
     import pandas as pd
 
@@ -85,10 +86,15 @@ def _culprit(rung: str, run: Run) -> int:
     if rung == "equal stages":
         return -1
     if rung == "+ transfers":
-        return int(np.argmax(times.exposed_communication))
+        return first_largest(times.exposed_communication)
     if rung == "+ bounded queues":
-        return int(np.argmax(times.queue_full))
-    return int(np.argmax(times.busy))
+        return first_largest(times.queue_full)
+    return first_largest(times.busy)
+
+
+def first_largest(values: FloatArray) -> int:
+    """Return the first index whose value is the largest, but for rounding."""
+    return int(np.flatnonzero(values >= values.max() * (1 - TIE))[0])
 
 
 def _mean_over_microbatches(pipe: Pipeline) -> Pipeline:

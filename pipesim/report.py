@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pipesim.explain import ladder
+import numpy as np
+
+from pipesim.explain import first_largest, ladder
 from pipesim.ops import Kind
 from pipesim.run import Run
 from pipesim.text_table import text_table
@@ -45,7 +47,7 @@ def rank_text(run: Run) -> str:
     """Return one line a rank: busy and idle time by cause, peaks held; and what the words mean."""
     times, show = run.rank_times, time_format(run.makespan)
     ranks = range(run.schedule.ranks)
-    busiest = int(times.busy.argmax())
+    busiest = first_largest(times.busy)
     columns = {
         "rank": [str(rank) for rank in ranks],
         "busy": [show(x) for x in times.busy],
@@ -61,7 +63,7 @@ def rank_text(run: Run) -> str:
     }
     if run.queue_capacity is None:
         del columns["queue full"]
-    if times.busy.min() == times.busy.max():
+    if np.ptp(times.busy) <= TIGHT * times.busy.max():
         del columns[""]
     return (
         f"{text_table(columns, left=('',))}\n"

@@ -146,7 +146,7 @@ def build_schedule(
     >>> print(build_schedule("1f1b", ranks=2, microbatches=3))
     1f1b: 2 ranks, 3 micro-batches
     rank 0 | F0 F1 .  B0 F2 B1 .  B2
-    rank 1 | .  F0 B0 F1 B1 .  F2 B2
+    rank 1 | .  F0 B0 F1 B1 F2 B2 .
     """
     if name not in FAMILIES:
         raise ScheduleError(f"unknown schedule {name!r}; known: {', '.join(FAMILIES)}")

@@ -1,0 +1,78 @@
+"""The notebooks and the README: they run, and what they name exists."""
+
+import re
+import shlex
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+import pipesim as ps
+from pipesim.cli import main
+from pipesim.schedules import FAMILIES
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^pipesim .+$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+def test_notebooks_run_and_hold_no_outputs(path):
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_in_the_readme_runs(command, monkeypatch, tmp_path, capsys):
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    written = re.findall(r"out/\S+", command)
+    assert all((tmp_path / name).stat().st_size for name in written)
+    assert capsys.readouterr().out
+
+
+def test_the_readme_has_commands():
+    assert len(COMMANDS) >= 6
+
+
+def test_every_file_that_the_readme_names_is_there():
+    named = re.findall(r"(?:experiments|docs|notebooks|benchmarks|pipesim)/[\w./]+\.\w+", README)
+    assert len(named) > 15
+    for name in named:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_config_in_the_readme_is_a_config(tmp_path):
+    text = README.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "readme.toml").write_text(text)
+    run = ps.simulate_config(ps.read_config(tmp_path / "readme.toml"))
+    assert run.ranks.peak_stash_bytes[0] == 4 * 2_000_000_000
+
+
+def test_the_table_of_schedules_is_the_registry():
+    rows = [line for line in README.splitlines() if re.match(r"\| `\w+` \|.*\| \(m", line)]
+    assert [row.split("`")[1] for row in rows] == list(FAMILIES)
+    for row, family in zip(rows, FAMILIES.values(), strict=True):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[2:5] == [family.warm_up, family.peak, family.formula]
+
+
+def test_the_fixed_global_batch_of_the_course():
+    table = ps.sweep_config(ROOT / "experiments" / "configs" / "microbatch_size.toml")
+    assert table.makespan_ms.tolist() == [319.5, 292.5, 310.5, 382.5, 544.5]
+
+
+def test_the_benchmark_runs(capsys):
+    import importlib.util
+
+    path = ROOT / "benchmarks" / "engine.py"
+    specification = importlib.util.spec_from_file_location("engine_benchmark", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    module.main(quick=True)
+    assert "ops/s" in capsys.readouterr().out

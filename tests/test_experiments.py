@@ -1,0 +1,109 @@
+"""Every experiment runs, answers its question with the known numbers, and writes its figure."""
+
+import importlib.util
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+def load(stem):
+    specification = importlib.util.spec_from_file_location(stem, EXPERIMENTS / f"{stem}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def experiment(request, monkeypatch, tmp_path):
+    module = load(request.param)
+    monkeypatch.setattr(module, "OUT", tmp_path)
+    return module
+
+
+def of(stem):
+    return pytest.mark.parametrize("experiment", [stem], indirect=True, ids=[stem])
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("[0-9]*.py")), ids=lambda path: path.stem)
+def test_every_experiment_runs_quickly(path, monkeypatch, tmp_path, capsys):
+    module = load(path.stem)
+    monkeypatch.setattr(module, "OUT", tmp_path)
+    module.main(quick=True)
+    assert capsys.readouterr().out
+    assert module.__doc__.splitlines()[0].endswith("?")
+
+
+@of("01_unequal_stages")
+def test_the_screen_of_the_demo_is_the_one_in_the_readme(experiment, capsys, tmp_path):
+    experiment.main()
+    screen = capsys.readouterr().out.rstrip("\n")
+    readme = (EXPERIMENTS.parent / "README.md").read_text()
+    shown = readme.split("<!-- demo -->\n```\n")[1].split("\n```")[0]
+    assert screen == shown
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "01_unequal_stages.png",
+        "01_unequal_stages.csv",
+    }
+    for number in ("1705.9", "2001.5", "2003.9", "1793.0", "1695.9", "1652.5", "-15.4%", "-17.5%"):
+        assert number in screen
+
+
+@of("01_unequal_stages")
+def test_the_numbers_around_it_in_the_readme(experiment):
+    import pipesim as ps
+
+    run = ps.simulate_config(ps.read_config(experiment.CONFIG))
+    busy = run.ranks.busy
+    assert busy[3] / busy[:3].mean() == pytest.approx(1.62, abs=0.005)  # 62 % more work
+    assert run.lower_bound == pytest.approx(run.makespan, rel=1e-12)  # no order can do better
+    profile = experiment.layer_profile(run)
+    best = experiment.best_of_all(profile, run, {"latency_ms": 0.4})
+    assert best.splits == 7140
+    assert best.counts == (13, 10, 9, 5)
+    assert 1 - best.run.makespan / run.makespan == pytest.approx(0.175, abs=5e-4)
+
+
+@of("02_bubble_vs_microbatches")
+def test_the_bubble_levels_off(experiment):
+    table = experiment.main()
+    equal = table[table.stages == "equal stages"]
+    assert equal.bubble_fraction.tolist() == pytest.approx(
+        equal.closed_form_bubble_fraction.tolist(), rel=1e-12
+    )
+    slow = table[table.stages != "equal stages"]
+    assert slow.bubble_fraction.iloc[-1] == pytest.approx(0.3822, abs=5e-5)
+    assert (slow.bubble_fraction > 0.375).all()  # 1 - mean/max
+
+
+@of("03_where_the_slow_stage_sits")
+def test_the_later_the_worse(experiment):
+    assert [run.makespan for run in experiment.main()] == [51, 53, 55, 57]
+    assert experiment.main(quick=True)[0].equal_stages.makespan == pytest.approx(33 * 1.25)
+
+
+@of("04_two_to_one")
+def test_everyone_waits_for_the_slow_one(experiment):
+    runs = experiment.main()
+    unequal, equal = runs["50 / 100"], runs["75 / 75"]
+    periods = [
+        (b.makespan - a.makespan) / (b.schedule.microbatches - a.schedule.microbatches)
+        for a, b in pairwise(unequal)
+    ]
+    assert periods == pytest.approx([100.0] * 3)
+    assert all(run.rank_times.bubble_fraction[0] >= 0.5 for run in unequal)
+    assert equal[-1].makespan == pytest.approx(65 * 75)
+
+
+@of("05_price_of_imbalance")
+def test_no_point_lies_below_the_floor(experiment, tmp_path):
+    table = experiment.main(quick=True)
+    m = table.microbatches
+    floor = m * table.slowest_over_mean / (m + experiment.RANKS - 1)
+    assert (table.inflation >= floor * (1 - 1e-9)).all()
+    assert (table.makespan_ms >= table.lower_bound_ms * (1 - 1e-12)).all()
+    x, y = experiment.production_job(4)
+    assert (x, y) == (pytest.approx(1.404, abs=5e-4), pytest.approx(1.175, abs=5e-4))
+    assert (tmp_path / "05_price_of_imbalance.png").exists()

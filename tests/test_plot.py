@@ -1,0 +1,173 @@
+"""Pictures by their structure: bars, extents, labels, and that nothing is shown or saved."""
+
+import io
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgba
+
+import pipesim as ps
+from pipesim.plot.style import IDLE_STYLES, KIND_COLOURS
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def run():
+    pipe = ps.Pipeline.from_costs([1, 1, 1, 2], [2, 2, 2, 4], stash_bytes=10**9, title="mine")
+    return ps.simulate(pipe, "1f1b", 8)
+
+
+def bars(ax, colour):
+    """Return the boxes of one colour as rows (left, right, low, high)."""
+    boxes = []
+    for collection in ax.collections:
+        faces = collection.get_facecolor()
+        if isinstance(collection, PolyCollection) and np.array_equal(faces[:1], [to_rgba(colour)]):
+            for path in collection.get_paths():
+                (left, low), (right, high) = path.vertices.min(0), path.vertices.max(0)
+                boxes.append((left, right, low, high))
+    return np.array(boxes)
+
+
+def test_a_bar_an_op_from_its_start_to_its_end(run):
+    ax = ps.plot.gantt(run)
+    for kind in (ps.Kind.F, ps.Kind.B):
+        drawn = bars(ax, KIND_COLOURS[kind.name])
+        ops = run.schedule.kind == kind
+        assert len(drawn) == ops.sum() == 32
+        np.testing.assert_array_equal(np.sort(drawn[:, 0]), np.sort(run.spans.start[ops]))
+        np.testing.assert_array_equal(np.sort(drawn[:, 1]), np.sort(run.spans.end[ops]))
+        rows = np.rint(drawn[:, 2:].mean(axis=1)).astype(int)
+        assert sorted(rows) == sorted(run.schedule.rank[ops])
+
+
+def test_one_collection_a_kind_whatever_the_number_of_ops():
+    big = ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=8), "1f1b", 256)
+    ax = ps.plot.gantt(big)
+    assert len(ax.collections) == 2 + len(IDLE_STYLES)
+
+
+def test_idle_time_is_shaded_by_its_cause(run):
+    ax = ps.plot.gantt(run)
+    drain = bars(ax, IDLE_STYLES["drain"][0])
+    assert sorted((drain[:, 1] - drain[:, 0]).tolist()) == sorted(run.ranks["drain"].tolist())
+    hatches = {collection.get_hatch() for collection in ax.collections}
+    assert IDLE_STYLES["wait_gradient"][1] in hatches
+
+
+def test_labels_lines_and_legend(run):
+    ax = ps.plot.gantt(run)
+    assert ax.get_xlabel() == "time [ms]"
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == [f"rank {r}" for r in range(4)]
+    texts = [text.get_text() for text in ax.texts]
+    assert "58% idle" in texts
+    assert "mine: 1f1b, 8 micro-batches, 57 ms, 1.382 x equal stages, bubble 47.4%" in texts[0]
+    assert {"0", "7"} <= set(texts)
+    dashed, dotted = (next(l for l in ax.lines if l.get_linestyle() == s) for s in ("--", ":"))
+    assert dashed.get_xdata()[0] == pytest.approx(41.25)  # (8 + 3) x 3.75
+    assert dotted.get_xdata()[0] == 57
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "equal stages (closed form): 41.25 ms" in legend
+    assert "lower bound: 57 ms" in legend
+    assert "queue full" not in legend
+
+
+def test_several_runs_stand_under_each_other_on_one_axis(run):
+    other = ps.simulate(run.pipeline, "gpipe", 8)
+    ax = ps.plot.gantt([run, other])
+    assert len(ax.get_yticklabels()) == 8
+    assert len(bars(ax, KIND_COLOURS["F"])) == 64
+    assert ax.get_xlim() == (0, 57)
+    low, high = ax.get_ylim()
+    assert low > high  # rank 0 on top
+
+
+def test_numbers_are_left_out_where_bars_are_too_narrow():
+    wide = ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=32), "1f1b", 512)
+    texts = [text.get_text() for text in ps.plot.gantt(wide).texts]
+    assert len(texts) == 1 + 32  # the title, and the idle share of every rank
+
+
+def test_figures_grow_with_ranks_and_not_without_end(run):
+    small = ps.plot.gantt(run).figure.get_size_inches()
+    many = ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=32), "1f1b", 8)
+    large = ps.plot.gantt(many).figure.get_size_inches()
+    assert small[1] < large[1] <= 12
+
+
+def test_an_axes_of_ones_own_is_used_and_returned(run):
+    _, axes = plt.subplots(1, 3)
+    assert ps.plot.gantt(run, ax=axes[0]) is axes[0]
+    assert ps.plot.in_flight(run, ax=axes[1]) is axes[1]
+    table = pd.DataFrame(
+        {"m": [1, 2], "bubble_fraction": [0.5, 0.3], "closed_form_bubble_fraction": [0.4, 0.2]}
+    )
+    assert ps.plot.bubble(table, "m", ax=axes[2]) is axes[2]
+    assert plt.get_fignums() == [axes[0].figure.number]
+
+
+def test_empty_time_draws_too():
+    ps.plot.gantt(ps.simulate(ps.Pipeline.from_costs(0.0, 0.0, stages=2), "1f1b", 2))
+
+
+def test_in_flight_shows_the_peaks(run):
+    assert [t.get_text() for t in ps.plot.in_flight(run).texts] == ["4", "3", "2", "1"]
+    in_bytes = ps.plot.in_flight(run, unit="bytes")
+    assert [t.get_text() for t in in_bytes.texts] == ["4 GB", "3 GB", "2 GB", "1 GB"]
+    with pytest.raises(ValueError, match="unit = 'apples' is unknown"):
+        ps.plot.in_flight(run, unit="apples")
+
+
+def test_bubble_draws_one_curve_a_group_and_the_closed_form_once():
+    table = pd.DataFrame(
+        {
+            "m": [1, 2, 1, 2],
+            "schedule": ["a", "a", "b", "b"],
+            "bubble_fraction": [0.5, 0.3, 0.6, 0.5],
+            "closed_form_bubble_fraction": [0.4, 0.2, 0.4, 0.2],
+        }
+    )
+    ax = ps.plot.bubble(table, "m", by=["schedule"])
+    labels = [line.get_label() for line in ax.lines]
+    assert labels == ["a", "closed form, equal stages", "b"]
+    np.testing.assert_array_equal(ax.lines[1].get_ydata(), [0.4, 0.2])
+    with pytest.raises(ValueError, match="the table has no column 'x'"):
+        ps.plot.bubble(table, "x")
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_the_same_figure_gives_the_same_bytes(run, tmp_path, ending):
+    for number in range(2):
+        ps.plot.save(ps.plot.gantt(run), tmp_path / f"{number}.{ending}")
+    assert (tmp_path / f"0.{ending}").read_bytes() == (tmp_path / f"1.{ending}").read_bytes()
+
+
+def test_other_endings_are_refused(run, tmp_path):
+    with pytest.raises(ValueError, match=r"is written as \.png, \.svg or \.pdf"):
+        ps.plot.save(ps.plot.gantt(run), tmp_path / "g.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kinds_differ_in_black_and_white():
+    def lightness(colour):
+        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    shades = sorted(lightness(KIND_COLOURS[kind]) for kind in "FBI")
+    assert min(np.diff(shades)) > 0.15
+
+
+def test_drawing_neither_shows_nor_saves(run, monkeypatch):
+    monkeypatch.setattr(plt, "show", lambda *a, **k: pytest.fail("it was shown"))
+    ps.plot.gantt(run)
+    buffer = io.BytesIO()
+    ps.plot.gantt(run).figure.savefig(buffer)
+    assert buffer.getvalue()
