@@ -32,8 +32,8 @@ def main(quick: bool = False) -> None:
     print(f"SimPy engine, 1F1B, latency on every hop, trace recorded; {processor()}\n\n{table}")
     if not quick:
         RESULTS.write_text(
-            "# Results\n\nWritten by `make bench`. Medians of three runs in one process; `ratio` is\n"
-            "ops/s over those of the smallest size: 1 would be exactly linear.\n\n"
+            "# Results\n\nWritten by `make bench`. Medians of three runs in one process; a ratio\n"
+            "is ops/s over those of the smallest size: 1 would be exactly linear.\n\n"
             f"{processor()}, Python {platform.python_version()}\n\n## SimPy engine\n\n"
             f"1F1B, latency on every hop, spans recorded, no DataFrame.\n\n```\n{table}\n```\n"
         )
