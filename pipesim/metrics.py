@@ -57,9 +57,12 @@ class RankTimes:
         return float(self.bubble_fraction.mean())
 
     @property
-    def bubble_ratio(self) -> float:
-        """Bubble ratio: idle / busy, both summed over the ranks."""
-        return float(self.idle.sum() / self.busy.sum()) if self.makespan > 0 else 0.0
+    def bubble_ratio(self) -> float | None:
+        """Bubble ratio: idle / busy, both summed over the ranks; None if nothing is ever busy."""
+        if self.makespan == 0:
+            return 0.0
+        busy = self.busy.sum()
+        return float(self.idle.sum() / busy) if busy > 0 else None
 
     @property
     def span_bubble(self) -> float:
@@ -71,7 +74,7 @@ class RankTimes:
     @property
     def balance(self) -> float:
         """Mean work over largest work of a rank: what unequal ranks leave of the time."""
-        return float(self.busy.mean() / self.busy.max()) if self.makespan > 0 else 1.0
+        return float(self.busy.mean() / self.busy.max()) if self.busy.max() > 0 else 1.0
 
     @property
     def filled(self) -> float:

@@ -76,10 +76,11 @@ def bubble_text(run: Run) -> str:
     """Return the bubble in its three conventions, and how unequal ranks and gaps share it."""
     closed = run.closed_form
     reference = "none known" if closed is None else f"{closed:.2%}"
+    ratio = "-" if run.bubble_ratio is None else f"{run.bubble_ratio:.2%}"
     inflation = "-" if run.inflation is None else f"{run.inflation:.4f}"
     return (
         f"bubble fraction {run.bubble_fraction:.2%} of p x makespan (closed form {reference}); "
-        f"bubble ratio {run.bubble_ratio:.2%} of busy; span bubble {run.span_bubble:.2%}\n"
+        f"bubble ratio {ratio} of busy; span bubble {run.span_bubble:.2%}\n"
         f"inflation {inflation} x equal stages; "
         f"balance {run.balance:.2%} x fill {run.fill:.2%} = {run.balance * run.fill:.2%} busy"
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pipesim.bounds import forward_lower_bound, fused_lower_bound, split_lower_bound
 from pipesim.checks import check_count
 from pipesim.engine.simpy_engine import Progress, run_simpy
 from pipesim.engine.workload import Workload, bind, duration_table, message_tables
@@ -15,7 +16,6 @@ from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.schedules import build_schedule, closed_form_bubble
-from pipesim.theory import forward_lower_bound, fused_lower_bound, split_lower_bound
 from pipesim.trace import Spans, span_table
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Run:
         return self.rank_times.bubble
 
     @property
-    def bubble_ratio(self) -> float:
-        """Idle / busy, both summed over the ranks."""
+    def bubble_ratio(self) -> float | None:
+        """Idle / busy, both summed over the ranks; None if transfers are all that takes time."""
         return self.rank_times.bubble_ratio
 
     @property

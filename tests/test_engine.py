@@ -139,6 +139,11 @@ def test_small_counts_are_ordinary_inputs(name, p, m):
 def test_zero_costs_and_huge_ratios(name):
     nothing = ps.simulate(ps.Pipeline.from_costs(0.0, 0.0, stages=3), name, 4)
     assert (nothing.makespan, nothing.bubble_fraction, nothing.inflation) == (0.0, 0.0, None)
+    only_transfers = ps.Pipeline.from_costs(0.0, 0.0, stages=3, latency_ms=1.0)
+    moving = ps.simulate(only_transfers, name, 4)
+    assert moving.makespan >= 2
+    assert (moving.bubble_fraction, moving.bubble_ratio) == (1.0, None)
+    assert (moving.balance, moving.fill, moving.inflation) == (1.0, 0.0, None)
     frozen = ps.Pipeline.from_costs([1.0, 1.0, 1.0], [0.0, 2.0, 2.0])
     assert ps.simulate(frozen, name, 4).makespan > 0
     far_apart = ps.Pipeline.from_costs([1e-3, 1e3], [1e-3, 1e3])

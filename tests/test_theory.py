@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipesim import theory
+from pipesim import bounds, theory
 
 
 def test_by_hand():
@@ -28,19 +28,19 @@ def test_bounds_by_hand():
     # Two stages, two micro-batches, F=[1,2], B=[2,4], half a hop: stage 1 starts at 1.5, works
     # 12, and then a gradient takes 0.5 and B of stage 0 takes 2.
     f, b = [[1, 1], [2, 2]], [[2, 2], [4, 4]]
-    assert theory.fused_lower_bound(f, b, [0.5], [0.5]) == 16
+    assert bounds.fused_lower_bound(f, b, [0.5], [0.5]) == 16
     # Forwards only: stage 1 starts at 1.5 and works 4.
-    assert theory.forward_lower_bound(f, [0.5]) == 5.5
+    assert bounds.forward_lower_bound(f, [0.5]) == 5.5
     # Split, I = W = B/2: stage 1 starts at 1.5 and works 12, no way back needed after its last W;
     # or its F and I alone, 8, and then 0.5 and I of stage 0, 1.
     i = [[1, 1], [2, 2]]
-    assert theory.split_lower_bound(f, i, i, [0.5], [0.5]) == 13.5
+    assert bounds.split_lower_bound(f, i, i, [0.5], [0.5]) == 13.5
     # One micro-batch: the longest way, 1 + .5 + 2 + 2 + .5 + 1, and W of stage 0, 1.
     one = [[1], [2]]
-    assert theory.split_lower_bound(one, one, one, [0.5], [0.5]) == 8
+    assert bounds.split_lower_bound(one, one, one, [0.5], [0.5]) == 8
     # With ten micro-batches of ten each the zero-bubble paper's H1 takes 270 at p=4, m=8.
     tens = [[10] * 8] * 4
-    assert theory.split_lower_bound(tens, tens, tens, [0] * 3, [0] * 3) <= 270
+    assert bounds.split_lower_bound(tens, tens, tens, [0] * 3, [0] * 3) <= 270
 
 
 @pytest.mark.parametrize(

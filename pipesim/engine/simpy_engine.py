@@ -11,14 +11,14 @@ number. Keyed like this, a rank gets the input it needs whatever the order of ar
 never occupies a rank. With bounded queues, an op starts only when there is room for its output.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import simpy
 
+from pipesim.engine.channels import Handover, Mailbox, Queue, Wire
 from pipesim.engine.deadlock import deadlock_error
+from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import Workload
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans
@@ -27,124 +27,8 @@ Progress = Callable[[int], None]
 REPORT_EVERY = 1024  # ops of a rank between two calls of the progress hook
 
 
-class Mailbox:
-    """The inputs that have reached one rank, by the number of the op that takes them."""
-
-    def __init__(self, env: simpy.Environment) -> None:
-        self.env = env
-        self.arrived: dict[int, float] = {}
-        self.awaited = -1
-        self.bell = env.event()
-
-    def put(self, op: int) -> None:
-        """Take in the input of an op, and wake the rank if that is what it waits for."""
-        self.arrived[op] = self.env.now
-        if op == self.awaited:
-            self.bell.succeed()
-
-    def wait_for(self, op: int) -> simpy.Event:
-        """Return the event that the input of an op has arrived."""
-        self.awaited = op
-        self.bell = self.env.event()
-        return self.bell
-
-
-class Wire:
-    """A directed link: messages leave one after the other, then travel for the latency."""
-
-    def __init__(self, env: simpy.Environment, mailbox: Mailbox, run: "_Run") -> None:
-        self.env, self.mailbox, self.run = env, mailbox, run
-        self.busy = False
-        self.backlog: deque[int] = deque()
-
-    def send(self, op: int) -> None:
-        """Put the output of an op on the wire, behind those that are there already."""
-        if self.busy:
-            self.backlog.append(op)
-        else:
-            self._depart(op)
-
-    def _depart(self, op: int) -> None:
-        self.run.departure[op] = self.env.now
-        if self.run.wire[op]:
-            self.busy = True
-            simpy.Timeout(self.env, self.run.wire[op], op).callbacks.append(self._off_the_wire)
-        else:
-            self._travel(op)
-
-    def _off_the_wire(self, event: simpy.Event) -> None:
-        op: Any = event.value
-        self.busy = False
-        self._travel(op)
-        while self.backlog and not self.busy:
-            self._depart(self.backlog.popleft())
-
-    def _travel(self, op: int) -> None:
-        simpy.Timeout(self.env, self.run.latency[op], op).callbacks.append(self._arrive)
-
-    def _arrive(self, event: simpy.Event) -> None:
-        op: Any = event.value
-        self.run.arrival[op] = self.env.now
-        self.mailbox.put(self.run.consumer[op])
-
-
-class Handover:
-    """To a stage on the same rank an output goes at once."""
-
-    def __init__(self, mailbox: Mailbox, run: "_Run") -> None:
-        self.mailbox, self.run = mailbox, run
-
-    def send(self, op: int) -> None:
-        """Pass the output of an op on."""
-        self.mailbox.put(self.run.consumer[op])
-
-
-class Queue:
-    """Room for the messages between two stages in one direction, in transit or waiting."""
-
-    def __init__(self, env: simpy.Environment, capacity: int) -> None:
-        self.env = env
-        self.free = capacity
-        self.bell: simpy.Event | None = None
-
-    def room(self) -> simpy.Event:
-        """Return the event that there is room for one more message."""
-        self.bell = self.env.event()
-        return self.bell
-
-    def take(self) -> None:
-        """Reserve room for one message."""
-        self.free -= 1
-
-    def give_back(self) -> None:
-        """Free the room of one message, and wake the rank that waits for it."""
-        self.free += 1
-        if self.bell is not None:
-            self.bell.succeed()
-            self.bell = None
-
-
-class _Run:
-    """The state of one run: plain lists by op number, which are faster to index than arrays."""
-
-    def __init__(self, workload: Workload) -> None:
-        ops = len(workload.duration)
-        self.duration: list[float] = workload.duration.tolist()
-        self.producer: list[int] = workload.producer.tolist()
-        self.consumer: list[int] = workload.consumer.tolist()
-        self.local_input: list[int] = workload.local_input.tolist()
-        self.wire: list[float] = workload.wire.tolist()
-        self.latency: list[float] = workload.latency.tolist()
-        self.ready, self.start, self.end, self.departure, self.arrival = (
-            [np.nan] * ops for _ in range(5)
-        )
-        self.outlet: list[Wire | Handover | None] = [None] * ops
-        self.queue_in: list[Queue | None] = [None] * ops
-        self.queue_out: list[Queue | None] = [None] * ops
-
-
 def rank_process(
-    env: simpy.Environment, order: range, mailbox: Mailbox, run: _Run, progress: Progress
+    env: simpy.Environment, order: range, mailbox: Mailbox, run: RunState, progress: Progress
 ) -> Generator[simpy.Event, None, None]:
     """Walk the ops of one rank: wait for the input, compute, pass the output on."""
     producer, local_input, start, end = run.producer, run.local_input, run.start, run.end
@@ -201,7 +85,7 @@ def run_simpy(
         If the run cannot go on; it names what every stuck rank waits for.
     """
     env = simpy.Environment()
-    run = _Run(workload)
+    run = RunState(workload)
     mailboxes = [Mailbox(env) for _ in range(schedule.ranks)]
     _connect(env, schedule, workload, mailboxes, run)
     if queue_capacity is not None:
@@ -210,7 +94,7 @@ def run_simpy(
         order = range(schedule.offsets[rank], schedule.offsets[rank + 1])
         env.process(rank_process(env, order, mailbox, run, progress or _ignore))
     env.run()
-    spans = Spans(*map(np.array, (run.ready, run.start, run.end, run.departure, run.arrival)))
+    spans = run.spans()
     if np.isnan(spans.end).any():
         raise deadlock_error(schedule, workload, spans)
     return spans
@@ -221,7 +105,7 @@ def _connect(
     schedule: Schedule,
     workload: Workload,
     mailboxes: Sequence[Mailbox],
-    run: _Run,
+    run: RunState,
 ) -> None:
     """Give every op whose output is taken its way out: one wire a directed pair of ranks."""
     outlets: dict[tuple[int, int], Wire | Handover] = {}
@@ -238,7 +122,7 @@ def _connect(
 
 
 def _bound_queues(
-    env: simpy.Environment, schedule: Schedule, workload: Workload, capacity: int, run: _Run
+    env: simpy.Environment, schedule: Schedule, workload: Workload, capacity: int, run: RunState
 ) -> None:
     """Put a queue between each two stages on different ranks, one for each direction of flow."""
     queues: dict[tuple[int, int], Queue] = {}

@@ -1,0 +1,105 @@
+"""What messages between ops go through: mailboxes, wires, and queues with room for a few."""
+
+from collections import deque
+from typing import Any
+
+import simpy
+
+from pipesim.engine.run_state import RunState
+
+
+class Mailbox:
+    """The inputs that have reached one rank, by the number of the op that takes them."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env = env
+        self.arrived: dict[int, float] = {}
+        self.awaited = -1
+        self.bell = env.event()
+
+    def put(self, op: int) -> None:
+        """Take in the input of an op, and wake the rank if that is what it waits for."""
+        self.arrived[op] = self.env.now
+        if op == self.awaited:
+            self.bell.succeed()
+
+    def wait_for(self, op: int) -> simpy.Event:
+        """Return the event that the input of an op has arrived."""
+        self.awaited = op
+        self.bell = self.env.event()
+        return self.bell
+
+
+class Wire:
+    """A directed link: messages leave one after the other, then travel for the latency."""
+
+    def __init__(self, env: simpy.Environment, mailbox: Mailbox, run: RunState) -> None:
+        self.env, self.mailbox, self.run = env, mailbox, run
+        self.busy = False
+        self.backlog: deque[int] = deque()
+
+    def send(self, op: int) -> None:
+        """Put the output of an op on the wire, behind those that are there already."""
+        if self.busy:
+            self.backlog.append(op)
+        else:
+            self._depart(op)
+
+    def _depart(self, op: int) -> None:
+        self.run.departure[op] = self.env.now
+        if self.run.wire[op]:
+            self.busy = True
+            simpy.Timeout(self.env, self.run.wire[op], op).callbacks.append(self._off_the_wire)
+        else:
+            self._travel(op)
+
+    def _off_the_wire(self, event: simpy.Event) -> None:
+        op: Any = event.value
+        self.busy = False
+        self._travel(op)
+        while self.backlog and not self.busy:
+            self._depart(self.backlog.popleft())
+
+    def _travel(self, op: int) -> None:
+        simpy.Timeout(self.env, self.run.latency[op], op).callbacks.append(self._arrive)
+
+    def _arrive(self, event: simpy.Event) -> None:
+        op: Any = event.value
+        self.run.arrival[op] = self.env.now
+        self.mailbox.put(self.run.consumer[op])
+
+
+class Handover:
+    """To a stage on the same rank an output goes at once."""
+
+    def __init__(self, mailbox: Mailbox, run: RunState) -> None:
+        self.mailbox, self.run = mailbox, run
+
+    def send(self, op: int) -> None:
+        """Pass the output of an op on."""
+        self.mailbox.put(self.run.consumer[op])
+
+
+class Queue:
+    """Room for the messages between two stages in one direction, in transit or waiting."""
+
+    def __init__(self, env: simpy.Environment, capacity: int) -> None:
+        self.env = env
+        self.free = capacity
+        self.bell: simpy.Event | None = None
+
+    def room(self) -> simpy.Event:
+        """Return the event that there is room for one more message."""
+        self.bell = self.env.event()
+        return self.bell
+
+    def take(self) -> None:
+        """Reserve room for one message."""
+        self.free -= 1
+
+    def give_back(self) -> None:
+        """Free the room of one message, and wake the rank that waits for it."""
+        self.free += 1
+        if self.bell is not None:
+            self.bell.succeed()
+            self.bell = None

@@ -1,0 +1,35 @@
+"""The numbers of a run while it goes on: plain lists by op number, quicker to index than arrays."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipesim.engine.workload import Workload
+from pipesim.trace import Spans
+
+if TYPE_CHECKING:
+    from pipesim.engine.channels import Handover, Queue, Wire
+
+
+class RunState:
+    """What is known of every op before and during a run; times that are not yet known are NaN."""
+
+    def __init__(self, workload: Workload) -> None:
+        ops = len(workload.duration)
+        self.duration: list[float] = workload.duration.tolist()
+        self.producer: list[int] = workload.producer.tolist()
+        self.consumer: list[int] = workload.consumer.tolist()
+        self.local_input: list[int] = workload.local_input.tolist()
+        self.wire: list[float] = workload.wire.tolist()
+        self.latency: list[float] = workload.latency.tolist()
+        self.ready, self.start, self.end, self.departure, self.arrival = (
+            [np.nan] * ops for _ in range(5)
+        )
+        self.outlet: list[Wire | Handover | None] = [None] * ops  # what takes its output away
+        self.queue_in: list[Queue | None] = [None] * ops  # that its input stands in
+        self.queue_out: list[Queue | None] = [None] * ops  # that its output needs room in
+
+    def spans(self) -> Spans:
+        """Return the times as arrays."""
+        times = self.ready, self.start, self.end, self.departure, self.arrival
+        return Spans(*map(np.array, times))
