@@ -88,7 +88,7 @@ def bubble_text(run: Run) -> str:
 
 def bound_text(run: Run) -> str:
     """Return the lower bound, and what it says about this run."""
-    bound, above, show = run.lower_bound, run.makespan - run.lower_bound, time_format(run.makespan)
+    bound, above, show = run.lower_bound, run.above_lower_bound, time_format(run.makespan)
     if above <= TIGHT * run.makespan:
         fused = " with a fused backward" if Kind.B in run.schedule.kinds else ""
         verdict = f"no order{fused} can be faster; change the split"

@@ -91,6 +91,11 @@ class Run:
         """Makespan [ms] that no order of the same ops on the same stages can go below."""
         return makespan_bound(self.schedule, self.pipeline)
 
+    @property
+    def above_lower_bound(self) -> float:
+        """How far the makespan is above the lower bound [ms]; 0 but for rounding if it is met."""
+        return self.makespan - self.lower_bound
+
     @cached_property
     def equal_stages(self) -> "Run":
         """The same order on equal stages of the same mean cost, without transfers."""
@@ -142,6 +147,7 @@ class Run:
             "closed_form_bubble_fraction": self.closed_form,
             "excess_bubble_fraction": self.excess_bubble,
             "lower_bound_ms": self.lower_bound,
+            "above_lower_bound_ms": self.above_lower_bound,
             "balance": self.balance,
             "fill": self.fill,
             "per_rank": [

@@ -57,7 +57,7 @@ def test_the_three_bubbles_and_the_reference(small):
     assert (small.balance, small.fill) == (9 / 12, 12 / 16)
     assert small.equal_stages.makespan == 3 * 4.5
     assert small.inflation == 16 / 13.5
-    assert small.lower_bound == 16
+    assert (small.lower_bound, small.above_lower_bound) == (16, 0)
 
 
 def test_the_trace_has_its_columns_and_its_order(small):

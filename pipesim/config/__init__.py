@@ -1,0 +1,226 @@
+"""Config files -> pipelines and runs. Strict: every fault is reported at once, with its path.
+
+[run]
+schedule = "1f1b"
+microbatches = 4
+
+[stages]                         # one value a stage; a single number means the same everywhere
+forward_ms  = [67.2, 67.0, 67.6, 139.4]
+backward_ms = [143.7, 143.1, 144.0, 202.8]
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesim.config.rules import SWEEP_MODES, contradictions, unknown
+from pipesim.config.sections import Fault, Sections, SweepSection, structure
+from pipesim.errors import ConfigError, DeadlockError, PipesimError
+from pipesim.io.config_file import Document, read_document, set_key
+from pipesim.io.layer_csv import read_layers
+from pipesim.partitioning import layer_weights, min_max_split
+from pipesim.pipeline import Pipeline
+from pipesim.run import Run, resolve_schedule, simulate
+from pipesim.schedule import Schedule
+
+if TYPE_CHECKING:
+    from pipesim.engine.simpy_engine import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A config that has been found good: the pipeline, and what to run on it.
+
+    Parameters
+    ----------
+    name
+        The file's name, or "command line".
+    sections
+        The values as they are written.
+    pipeline
+        What they describe.
+    schedule
+        The order to run.
+    """
+
+    name: str
+    sections: Sections
+    pipeline: Pipeline
+    schedule: Schedule
+
+
+def read_config(path: str | PathLike[str], overrides: Mapping[str, Any] | None = None) -> Config:
+    """Return the config in a .toml, .yaml, .yml or .json file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    overrides
+        Keys to set before anything is checked, such as `{"stages.forward_ms[3]": 139.4}`.
+
+    Raises
+    ------
+    ConfigError
+        With every fault of the file, each with the path of its key.
+    """
+    document = override(read_document(path), str(path), overrides or {})
+    return parse_config(document, str(path), Path(path).parent)
+
+
+def override(document: Document, name: str, overrides: Mapping[str, Any]) -> Document:
+    """Return a document with some keys set.
+
+    Raises
+    ------
+    ConfigError
+        If a key does not fit the document.
+    """
+    faults = []
+    for key, value in overrides.items():
+        try:
+            document = set_key(document, key, value)
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ConfigError(name, faults)
+    return document
+
+
+def parse_config(document: Document, name: str, directory: Path = Path()) -> Config:
+    """Return the config that a table of sections holds.
+
+    Parameters
+    ----------
+    document
+        The sections, as plain tables.
+    name
+        What to call it in errors, and the title if it gives none.
+    directory
+        What file names in it are relative to.
+
+    Raises
+    ------
+    ConfigError
+        With every fault, each with the path of its key.
+    """
+    document = {"run": {}, **document}  # without it, name the keys that are missing
+    sections, found = structure(document, Sections)
+    faults = [f"{path}: {text}" for path, text in found]
+    # The rules between keys can be checked where bad elements and unknown keys are all that is
+    # wrong; otherwise these faults have to be mended first.
+    checkable, _ = (sections, []) if sections else structure(_patched(document, found), Sections)
+    faults += contradictions(checkable) if checkable else []
+    if sections is None or faults:
+        raise ConfigError(name, faults)
+    pipeline = _pipeline(sections, name, directory)
+    try:
+        schedule = resolve_schedule(
+            pipeline, sections.run.schedule, sections.run.microbatches, sections.run.options
+        )
+    except (PipesimError, TypeError, ValueError) as error:
+        key = "run.options" if sections.run.options else "run.schedule"
+        raise ConfigError(name, [f"{key}: {error}"]) from None
+    return Config(name, sections, pipeline, schedule)
+
+
+def parse_sweep(document: Document, name: str) -> SweepSection:
+    """Return the section [sweep] of a table of sections.
+
+    Raises
+    ------
+    ConfigError
+        If it is missing or faulty.
+    """
+    if "sweep" not in document:
+        example = '[sweep] with axes = {"run.microbatches" = [4, 8, 16]}'
+        raise ConfigError(name, [f"sweep: missing; write {example}"])
+    section, found = structure(document["sweep"], SweepSection, "sweep")
+    if section is None:
+        raise ConfigError(name, [f"{path}: {text}" for path, text in found])
+    if section.mode not in SWEEP_MODES:
+        raise ConfigError(name, [unknown("sweep.mode", section.mode, SWEEP_MODES)])
+    return section
+
+
+def simulate_config(config: Config, progress: "Progress | None" = None) -> Run:
+    """Return the run that a config describes.
+
+    Raises
+    ------
+    ConfigError
+        If the schedule does not fit the pipeline.
+    DeadlockError
+        If the run cannot go on.
+    """
+    section = config.sections.run
+    try:
+        return simulate(
+            config.pipeline,
+            config.schedule,
+            engine=section.engine,
+            protocol=section.protocol,
+            queue_capacity=section.queue_capacity,  # type: ignore[arg-type]  # None or a count
+            progress=progress,
+        )
+    except DeadlockError:
+        raise
+    except (PipesimError, ValueError) as error:
+        raise ConfigError(config.name, [f"run.schedule: {error}"]) from None
+
+
+def _patched(document: Document, faults: list[Fault]) -> Document:
+    """Return a document without its unknown keys, and with any value for bad elements of lists."""
+    for path, text in faults:
+        if path.endswith("]"):
+            document = set_key(document, path, 1)
+        elif text.startswith("unknown key"):
+            *tables, key = path.split(".")
+            document = deepcopy(document)
+            place = document
+            for table in tables:
+                place = place[table]
+            del place[key]
+    return document
+
+
+def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
+    devices, links = sections.devices, sections.links
+    common: dict[str, Any] = {
+        "ranks": devices.ranks,
+        "placement": devices.placement,
+        "speed": devices.speed,
+        "overhead_ms": devices.overhead_ms,
+        "latency_ms": links.latency_ms,
+        "bandwidth_gb_s": links.bandwidth_gb_s,
+        "title": sections.title or (Path(name).stem if Path(name).suffix else ""),
+    }
+    stages, layers = sections.stages, sections.layers
+    try:
+        if stages is not None:
+            return Pipeline.from_costs(
+                forward=stages.forward_ms,  # type: ignore[arg-type]  # checked by its hook
+                backward=stages.backward_ms,  # type: ignore[arg-type]
+                input_grad=stages.input_grad_ms,  # type: ignore[arg-type]
+                weight_grad=stages.weight_grad_ms,  # type: ignore[arg-type]
+                stages=stages.count,
+                stash_bytes=stages.stash_bytes,  # type: ignore[arg-type]
+                param_bytes=stages.param_bytes,  # type: ignore[arg-type]
+                output_bytes=stages.output_bytes,  # type: ignore[arg-type]
+                **common,
+            )
+        assert layers is not None  # one of the two is given: see _contradictions
+        profile = read_layers(directory / layers.file)
+        split: Any = layers.split
+        if isinstance(split, str):
+            split = min_max_split(layer_weights(profile, split), devices.ranks or 1)
+        elif not isinstance(split, list):
+            split = [split]
+        return profile.split(split, **common)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(name, [f"{'layers.split' if layers else 'stages'}: {error}"]) from None
