@@ -7,9 +7,8 @@ stage also computes the loss. Prints a screen and writes the Gantt chart and the
 import argparse
 from pathlib import Path
 
-from tqdm import tqdm
-
 import pipesim as ps
+from pipesim.cli.outputs import ProgressBar
 from pipesim.explain import BestSplit
 from pipesim.io.table_file import write_table
 from pipesim.report import bound_text, ladder_text, rank_text
@@ -86,13 +85,13 @@ def layer_profile(run: Run) -> ps.LayerProfile:
 
 
 def best_of_all(profile: ps.LayerProfile, run: Run, links: dict) -> BestSplit:
-    with tqdm(unit="split", leave=False, disable=None, delay=1.0) as bar:
+    with ProgressBar("split") as progress:
         return ps.best_split(
             profile,
             run.schedule.stages,
             run.schedule.name,
             run.schedule.microbatches,
-            progress=bar.update,
+            progress=progress,
             **links,
         )
 

@@ -1,7 +1,8 @@
 """What does imbalance cost: how much longer is a step when the slowest stage is x times the mean?
 
 One cloud a schedule over random stage costs of the same mean; the floor that no schedule with
-that slowest stage can break, m x / (m + p - 1); and the production job of 01 as a star.
+that slowest stage can break, m x / (m + p - 1); and as a star the stages of the production job
+of 01, which itself ran 4 micro-batches.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def main(quick: bool = False) -> pd.DataFrame:
         )
     stars = {m: production_job(m) for m in MICROBATCHES}
     for m, (x, y) in stars.items():
-        print(f"production job, m = {m:2}: slowest/mean {x:.3f}, inflation {y:.3f}")
+        print(f"production stages, m = {m:2}: slowest/mean {x:.3f}, inflation {y:.3f}")
     draw(table, stars)
     return table
 
@@ -73,7 +74,7 @@ def simulate_all(draws: int) -> pd.DataFrame:
 
 
 def production_job(microbatches: int) -> tuple[float, float]:
-    """Return slowest / mean stage and inflation of the production job with 1F1B."""
+    """Return slowest / mean stage and inflation of the production job's stages with 1F1B."""
     run = ps.simulate(ps.read_config(CONFIG).pipeline, "1f1b", microbatches)
     return 1 / run.balance, run.inflation
 
@@ -103,7 +104,7 @@ def draw_panel(ax: Axes, table: pd.DataFrame, m: int, star: tuple[float, float])
     floor = m * reach / (m + RANKS - 1)
     ax.plot(reach, floor, ":", color="black", label="floor: m x / (m+p-1)")
     ax.axhline(1.0, color="black", linewidth=0.8, linestyle="--", label="equal stages")
-    ax.plot(*star, "*", ms=14, color="#c2457a", mec="black", label="production job, 1f1b")
+    ax.plot(*star, "*", ms=14, color="#c2457a", mec="black", label="production stages, 1f1b")
     ax.set_title(f"{RANKS} ranks, {m} micro-batches, B = {BACKWARD_RATIO:g}F", fontsize=10)
     ax.set_xlabel("slowest stage / mean stage")
     ax.grid(alpha=0.3)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config
     from pipesim.errors import ConfigError, DeadlockError, PipesimError, ScheduleError
-    from pipesim.explain import best_split, ladder
+    from pipesim.explain import BestSplit, best_split, ladder
     from pipesim.io.layer_csv import read_layers
     from pipesim.layers import LayerProfile
     from pipesim.ops import Kind, Op, parse_op

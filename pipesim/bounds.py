@@ -1,9 +1,15 @@
-"""Lower bounds of the makespan that hold for every order of the ops on the same stages.
+"""Lower bounds of the makespan that hold for every order of the same ops on the same ranks.
 
-Each adds up what must come one after the other: the way of a micro-batch to a stage, all the
-work of that stage, and the way back from it. Compare with a relative tolerance of 1e-12: sums
-in another order round differently. One stage a rank; where ranks hold several, they still hold.
+Each adds up what must come one after the other: the way of a micro-batch to a rank, all the
+work of that rank, and the way on from it. Where a rank holds several stages, its way is that of
+its nearest stage. Compare with a relative tolerance of 1e-12: sums in another order round
+differently.
+
+All times are arrays (stages, micro-batches); hops, the time of a transfer over each stage
+boundary, arrays (stages - 1,); `rank_of` names the rank of every stage, by default its own.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,25 +17,23 @@ import numpy.typing as npt
 from pipesim.arrays import FloatArray
 
 
-def forward_lower_bound(forward: npt.ArrayLike, forward_hop: npt.ArrayLike) -> float:
-    """Return a lower bound for the makespan of any order of forwards, one stage a rank.
+def forward_lower_bound(
+    forward: npt.ArrayLike, forward_hop: npt.ArrayLike, rank_of: Sequence[int] | None = None
+) -> float:
+    """Return a lower bound for any order of forwards.
 
-    Stage s cannot start before a micro-batch has come through the stages before it, and after
+    A rank cannot start before a micro-batch has come through the stages before it, and after
     its last F a micro-batch has to go through those behind it.
 
-    Parameters
-    ----------
-    forward
-        Time of F, array (stages, micro-batches).
-    forward_hop
-        Time of a transfer over each stage boundary, array (stages - 1,).
+    Examples
+    --------
+    >>> forward_lower_bound([[1, 1], [2, 2]], [0.5])
+    5.5
     """
-    f = np.asarray(forward, dtype=np.float64)
-    hop = np.asarray(forward_hop, dtype=np.float64)
-    head = _before(f, hop).min(axis=1)
-    tail = _before(f[::-1], hop[::-1])[::-1].min(axis=1)
+    f, hop = _array(forward), _array(forward_hop)
+    head, tail = _before(f, hop), _before(f[::-1], hop[::-1])[::-1]
     path = f.sum(axis=0).max() + hop.sum()
-    return float(max((head + f.sum(axis=1) + tail).max(), path))
+    return float(max(_longest_rank(head, f, tail, rank_of), path))
 
 
 def fused_lower_bound(
@@ -37,30 +41,20 @@ def fused_lower_bound(
     backward: npt.ArrayLike,
     forward_hop: npt.ArrayLike,
     backward_hop: npt.ArrayLike,
+    rank_of: Sequence[int] | None = None,
 ) -> float:
-    """Return a lower bound for any order with whole backwards, one stage a rank.
+    """Return a lower bound for any order with whole backwards.
 
-    max over s of head_s + m t_s + tail_s, where head_s and tail_s are the way of the fastest
-    micro-batch to stage s and back; and the longest way of one micro-batch.
-
-    Parameters
-    ----------
-    forward, backward
-        Time of F and B, arrays (stages, micro-batches).
-    forward_hop, backward_hop
-        Time of a transfer over each stage boundary in either direction, arrays (stages - 1,).
+    With one stage a rank, max over s of head_s + m t_s + tail_s, where head_s and tail_s are the
+    way of the fastest micro-batch to stage s and back; and the longest way of one micro-batch.
 
     Examples
     --------
     >>> fused_lower_bound([[1, 1], [2, 2]], [[2, 2], [4, 4]], [0.5], [0.5])
     16.0
     """
-    f, b = np.asarray(forward, dtype=np.float64), np.asarray(backward, dtype=np.float64)
-    there = np.asarray(forward_hop, dtype=np.float64)
-    back = np.asarray(backward_hop, dtype=np.float64)
-    head, tail = _before(f, there).min(axis=1), _before(b, back).min(axis=1)
-    path = (f + b).sum(axis=0).max() + there.sum() + back.sum()
-    return float(max((head + (f + b).sum(axis=1) + tail).max(), path))
+    nothing = np.zeros_like(_array(backward))
+    return split_lower_bound(forward, backward, nothing, forward_hop, backward_hop, rank_of)
 
 
 def split_lower_bound(
@@ -69,31 +63,51 @@ def split_lower_bound(
     weight_grad: npt.ArrayLike,
     forward_hop: npt.ArrayLike,
     backward_hop: npt.ArrayLike,
+    rank_of: Sequence[int] | None = None,
 ) -> float:
-    """Return a lower bound for any order with split backwards, one stage a rank.
+    """Return a lower bound for any order with split backwards, or with some split and some whole.
 
-    The largest, over s, of: the way to stage s and all its work; the way to it, all its F and
-    I, and the way back; the longest way of a micro-batch up to I on stage s, and its W.
+    The largest of: the way to a rank and all its work; the way to it, all its F and I, and the
+    way back; the longest way of a micro-batch up to I on a stage, and its W there. A whole
+    backward counts as an I without a W.
 
-    Parameters
-    ----------
-    forward, input_grad, weight_grad
-        Time of F, I and W, arrays (stages, micro-batches).
-    forward_hop, backward_hop
-        Time of a transfer over each stage boundary in either direction, arrays (stages - 1,).
+    Examples
+    --------
+    >>> split_lower_bound([[1], [2]], [[1], [2]], [[1], [2]], [0.5], [0.5])
+    8.0
     """
-    f, i, w = (np.asarray(x, dtype=np.float64) for x in (forward, input_grad, weight_grad))
-    there = np.asarray(forward_hop, dtype=np.float64)
-    back = np.asarray(backward_hop, dtype=np.float64)
-    head, tail = _before(f, there).min(axis=1), _before(i, back).min(axis=1)
-    all_work = head + (f + i + w).sum(axis=1)
-    to_input_grad = head + (f + i).sum(axis=1) + tail
+    f, i, w = _array(forward), _array(input_grad), _array(weight_grad)
+    there, back = _array(forward_hop), _array(backward_hop)
+    head, tail = _before(f, there), _before(i, back)
     way_back = _before(i[::-1], back[::-1])[::-1] + i  # from the last stage down to I of s
     path = (f.sum(axis=0) + there.sum() + way_back + w).max()
-    return float(max(all_work.max(), to_input_grad.max(), path))
+    return float(
+        max(
+            _longest_rank(head, f + i + w, np.zeros_like(tail), rank_of),
+            _longest_rank(head, f + i, tail, rank_of),
+            path,
+        )
+    )
+
+
+def _longest_rank(
+    head: FloatArray, work: FloatArray, tail: FloatArray, rank_of: Sequence[int] | None
+) -> float:
+    """Return the largest, over ranks, of least head + all work + least tail."""
+    ranks = np.arange(len(head)) if rank_of is None else np.asarray(rank_of)
+    totals = np.bincount(ranks, weights=work.sum(axis=1))
+    for way in (head, tail):
+        least = np.full(len(totals), np.inf)
+        np.minimum.at(least, ranks, way.min(axis=1))
+        totals = totals + least
+    return float(totals.max())
 
 
 def _before(times: FloatArray, hop: FloatArray) -> FloatArray:
     """Return each micro-batch's time through the stages before s, transfers included."""
     steps = times[:-1] + hop[:, np.newaxis]
     return np.concatenate([np.zeros((1, times.shape[1])), np.cumsum(steps, axis=0)])
+
+
+def _array(values: npt.ArrayLike) -> FloatArray:
+    return np.asarray(values, dtype=np.float64)

@@ -31,7 +31,12 @@ def check_amount(name: str, value: Any) -> None:
     ValueError
         If it is anything else.
     """
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if not is_number(value):
         raise ValueError(f"{name} = {value!r} is not a number")
-    if not (math.isfinite(value) and float(value) >= 0):
+    if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} = {value!r} is not a finite number of at least 0")
+
+
+def is_number(value: Any) -> bool:
+    """Say whether a value is a real number; True and False are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)

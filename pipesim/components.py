@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pipesim.arrays import FloatArray
-from pipesim.checks import check_amount
+from pipesim.checks import check_amount, is_number
 from pipesim.ops import Kind
 
 # The cost of one kind of op on one stage: one number, or one a micro-batch.
@@ -24,6 +24,7 @@ COST_FIELDS = {
     Kind.W: "weight_grad_ms",
 }
 SIZE_FIELDS = ("stash_bytes", "param_bytes", "output_bytes")
+MOST_BYTES = 10**15  # sums over thousands of micro-batches still fit into 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,9 @@ class Stage:
                     check_amount(cost_field, value)
         for size_field in SIZE_FIELDS:
             size = getattr(self, size_field)
-            if not isinstance(size, Integral) or size < 0:
-                raise ValueError(f"{size_field} = {size!r} is not a whole number of at least 0")
-        parts = (self.input_grad_ms, self.weight_grad_ms)
-        if (parts[0] is None) != (parts[1] is None):
-            raise ValueError("input_grad_ms and weight_grad_ms go together: give both or none")
-        if self.backward_ms is not None and parts[0] is not None:
-            raise ValueError(
-                "the backward is given twice: give backward_ms, "
-                "or input_grad_ms and weight_grad_ms, not all three"
-            )
+            if not isinstance(size, Integral) or not 0 <= int(size) <= MOST_BYTES:
+                raise ValueError(f"{size_field} = {size!r} is not a whole number from 0 to 10^15")
+        check_backward(self.backward_ms, self.input_grad_ms, self.weight_grad_ms)
 
     def cost(self, kind: Kind) -> FloatArray | None:
         """Return the cost of one kind of op [ms], array () or (m,); None if it is not given.
@@ -108,7 +102,7 @@ class Device:
     overhead_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.speed) and self.speed > 0):
+        if not (is_number(self.speed) and math.isfinite(self.speed) and self.speed > 0):
             raise ValueError(f"speed = {self.speed!r} is not a finite number above 0")
         check_amount("overhead_ms", self.overhead_ms)
 
@@ -135,11 +129,29 @@ class Link:
 
     def __post_init__(self) -> None:
         check_amount("latency_ms", self.latency_ms)
-        if self.bandwidth_gb_s is not None and not self.bandwidth_gb_s > 0:
-            raise ValueError(f"bandwidth_gb_s = {self.bandwidth_gb_s!r} is not above 0")
+        bandwidth = self.bandwidth_gb_s
+        if bandwidth is not None and not (is_number(bandwidth) and bandwidth > 0):
+            raise ValueError(f"bandwidth_gb_s = {bandwidth!r} is not a number above 0")
 
     def wire_ms(self, size_bytes: int) -> float:
         """Return how long a message of this size occupies the wire [ms]."""
         if self.bandwidth_gb_s is None:
             return 0.0
         return size_bytes / (self.bandwidth_gb_s * 1e6)
+
+
+def check_backward(whole: object, input_grad: object, weight_grad: object) -> None:
+    """Check that a backward is given whole, or in both its parts, or not at all.
+
+    Raises
+    ------
+    ValueError
+        If it is given twice or half.
+    """
+    if (input_grad is None) != (weight_grad is None):
+        raise ValueError("input_grad_ms and weight_grad_ms go together: give both or none")
+    if whole is not None and input_grad is not None:
+        raise ValueError(
+            "the backward is given twice: give backward_ms, "
+            "or input_grad_ms and weight_grad_ms, not all three"
+        )

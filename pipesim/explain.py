@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipesim.arrays import FloatArray
-from pipesim.engine.simpy_engine import Progress
 from pipesim.layers import LayerProfile
 from pipesim.partitioning import compositions
 from pipesim.pipeline import Pipeline
+from pipesim.progress import Progress
 from pipesim.run import Run, ScheduleLike, makespan_bound, resolve_schedule, simulate
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MOST_SPLITS = 200_000  # half a minute of bounds
 TIE = 1e-9  # relative; splits this close count as equally fast
 
 
-def ladder(run: Run) -> "pd.DataFrame":
+def ladder(run: Run, progress: Progress | None = None) -> "pd.DataFrame":
     """Return what each departure from equal stages adds to a run, one row a rung.
 
     The same order is run with equal stages of the same mean cost, then with its unequal
@@ -29,9 +29,16 @@ def ladder(run: Run) -> "pd.DataFrame":
     queues. The last rung is the run.
 
     Columns: `rung`, `step_ms`, `bubble_fraction`, `added_ms` over the rung before (NaN on the
-    first), and `rank` that it shows on (-1 on the first): of unequal stages and varying costs
-    the rank with the most work, of transfers the one that waits for them the longest, of queues
-    the one that stands still for them the longest.
+    first), and `rank` that it shows on: of unequal stages and varying costs the rank with the
+    most work, of transfers the one that waits for them the longest, of queues the one that
+    stands still for them the longest; -1 where it shows on none, as on the first rung.
+
+    Parameters
+    ----------
+    run
+        The run.
+    progress
+        Called now and then with the ops of a rung that are done and of all its ops.
 
     Examples
     --------
@@ -45,7 +52,7 @@ def ladder(run: Run) -> "pd.DataFrame":
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    for name, rung in _rungs(run):
+    for name, rung in _rungs(run, progress):
         before = rows[-1]["step_ms"] if rows else np.nan
         rows.append(
             {
@@ -59,26 +66,26 @@ def ladder(run: Run) -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-def _rungs(run: Run) -> Iterator[tuple[str, Run]]:
+def _rungs(run: Run, progress: Progress | None) -> Iterator[tuple[str, Run]]:
     pipe = run.pipeline
     yield "equal stages", run.equal_stages
     bare = replace(pipe, links={})
     if pipe.microbatches is None:
-        yield "+ unequal stages", _on(run, bare)
+        yield "+ unequal stages", _on(run, bare, progress)
     else:
-        yield "+ unequal stages", _on(run, _mean_over_microbatches(bare))
-        yield "+ varying micro-batches", _on(run, bare)
+        yield "+ unequal stages", _on(run, _mean_over_microbatches(bare), progress)
+        yield "+ varying micro-batches", _on(run, bare, progress)
     if pipe.links:
-        yield "+ transfers", _on(run, pipe)
+        yield "+ transfers", _on(run, pipe, progress)
     if run.queue_capacity is not None:
         yield "+ bounded queues", run
 
 
-def _on(run: Run, pipe: Pipeline) -> Run:
+def _on(run: Run, pipe: Pipeline, progress: Progress | None) -> Run:
     """Return the same order on another pipeline; the run itself, if it is the same."""
     if run.queue_capacity is None and pipe == run.pipeline:
         return run
-    return simulate(pipe, run.schedule, progress=run.progress)
+    return simulate(pipe, run.schedule, progress=progress)
 
 
 def _culprit(rung: str, run: Run) -> int:
@@ -93,7 +100,9 @@ def _culprit(rung: str, run: Run) -> int:
 
 
 def first_largest(values: FloatArray) -> int:
-    """Return the first index whose value is the largest, but for rounding."""
+    """Return the first index whose value is the largest, but for rounding; -1 if all are 0."""
+    if values.max() == 0:
+        return -1
     return int(np.flatnonzero(values >= values.max() * (1 - TIE))[0])
 
 
@@ -160,7 +169,7 @@ def best_split(
     schedule, microbatches, options
         As for `simulate`.
     progress
-        Called with 1 for every split whose lower bound is known.
+        Called with the number of splits whose lower bound is known, and of all splits.
     pipeline_options
         Handed to `Pipeline.from_costs`: latency_ms, bandwidth_gb_s, speed, ...
 
@@ -194,7 +203,7 @@ def best_split(
     for number, counts in enumerate(candidates):
         bounds[number] = makespan_bound(order, pipeline(counts))
         if progress is not None:
-            progress(1)
+            progress(number + 1, splits)
     finished: list[tuple[float, float, int]] = []
     shortest = np.inf
     for number in np.argsort(bounds, kind="stable").tolist():

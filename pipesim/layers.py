@@ -1,7 +1,7 @@
 """Measured or configured costs of layers, and cutting them into stages."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING, Any, Self
@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.checks import check_amount
-from pipesim.components import COST_FIELDS
+from pipesim.components import COST_FIELDS, SIZE_FIELDS, check_backward
 from pipesim.pipeline import Pipeline
+from pipesim.text_table import text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,11 +45,14 @@ class LayerProfile:
         Bytes kept from forward to backward, of parameters, of the activation handed on.
     names
         One a layer; by default their numbers.
+    labels
+        Further columns of text, such as the kind of layer: shown, and nothing depends on them.
 
     Raises
     ------
     ValueError
-        If a list has another length than `forward_ms`, or a value is negative, NaN or infinite.
+        If a list has another length than `forward_ms`, a value is negative, NaN or infinite, or
+        the backward is given twice or half.
     """
 
     forward_ms: tuple[float, ...]
@@ -59,19 +63,38 @@ class LayerProfile:
     param_bytes: tuple[int, ...] | None = None
     output_bytes: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for column in fields(self):
-            values = getattr(self, column.name)
-            if values is None:
-                continue
-            object.__setattr__(self, column.name, tuple(values))
-            if len(values) != len(self):
-                raise ValueError(f"{column.name} has {len(values)} values for {len(self)} layers")
-            for layer, value in enumerate(values if column.name != "names" else ()):
-                check_amount(f"{column.name}[{layer}]", value)
+        for name in (*COST_FIELDS.values(), *SIZE_FIELDS, "names"):
+            values = getattr(self, name)
+            if values is not None:
+                object.__setattr__(self, name, tuple(values))
         if not len(self):
             raise ValueError("a profile needs at least one layer")
+        for name, values in self.columns().items():
+            if len(values) != len(self):
+                raise ValueError(f"{name} has {len(values)} values for {len(self)} layers")
+            for layer, value in enumerate(values if name.endswith(("_ms", "_bytes")) else ()):
+                check_amount(f"{name}[{layer}]", value)
+        check_backward(self.backward_ms, self.input_grad_ms, self.weight_grad_ms)
+
+    def columns(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is known of the layers by column: `layer`, labels, costs and bytes."""
+        names = self.names or tuple(map(str, range(len(self))))
+        columns: dict[str, tuple[Any, ...]] = {"layer": names, **self.labels}
+        for name in (*COST_FIELDS.values(), *SIZE_FIELDS):
+            if getattr(self, name) is not None:
+                columns[name] = getattr(self, name)
+        return columns
+
+    def __str__(self) -> str:
+        columns = self.columns()
+        cells = {
+            name: [f"{x:g}" if name.endswith("_ms") else str(x) for x in values]
+            for name, values in columns.items()
+        }
+        return text_table(cells, left=("layer", *self.labels))
 
     @classmethod
     def from_frame(cls, frame: "pd.DataFrame") -> Self:
@@ -79,8 +102,8 @@ class LayerProfile:
 
         Columns: `forward_ms`, `backward_ms` or `input_grad_ms` and `weight_grad_ms`,
         `stash_bytes`, `param_bytes`, `output_bytes`, `layer` (its name); the aliases `F_ms`,
-        `B_ms`, `B_input_ms`, `W_ms`, `act_bytes`, `out_bytes` are taken too, other columns of
-        text are passed over.
+        `B_ms`, `B_input_ms`, `W_ms`, `act_bytes`, `out_bytes` are taken too; other columns of
+        text are kept as labels.
 
         Raises
         ------
@@ -89,6 +112,7 @@ class LayerProfile:
             unknown column holds numbers.
         """
         columns: dict[str, Any] = {}
+        labels: dict[str, tuple[str, ...]] = {}
         for given in map(str, frame.columns):
             name = ALIASES.get(given, given)
             if name in columns:
@@ -97,14 +121,16 @@ class LayerProfile:
                 columns["names"] = tuple(map(str, frame[given]))
             elif name in COST_FIELDS.values():
                 columns[name] = tuple(_numbers(frame[given], given).tolist())
-            elif name in ("stash_bytes", "param_bytes", "output_bytes"):
+            elif name in SIZE_FIELDS:
                 columns[name] = _whole_numbers(_numbers(frame[given], given), given)
             elif np.issubdtype(np.asarray(frame[given]).dtype, np.number):
-                known = sorted({*COST_FIELDS.values(), *ALIASES, *ALIASES.values(), "param_bytes"})
-                raise ValueError(f"unknown column {given!r}; known: layer, {', '.join(known)}")
+                known = ", ".join(["layer", *COST_FIELDS.values(), *SIZE_FIELDS, *ALIASES])
+                raise ValueError(f"unknown column {given!r} of numbers; known: {known}")
+            else:
+                labels[name] = tuple(map(str, frame[given]))
         if "forward_ms" not in columns:
             raise ValueError("there is no column forward_ms (or F_ms)")
-        return cls(**columns)
+        return cls(**columns, labels=labels)
 
     def __len__(self) -> int:
         return len(self.forward_ms)
@@ -161,7 +187,7 @@ class LayerProfile:
             columns["output_bytes"] = [
                 self.output_bytes[last - 1] if last else 0 for _, last in bounds
             ]
-        names = self.names or tuple(map(str, range(len(self))))
+        names = self.columns()["layer"]
         columns["names"] = [_run_name(names[first:last]) for first, last in bounds]
         return Pipeline.from_costs(**(columns | options))
 
@@ -194,7 +220,7 @@ def _numbers(column: Any, name: str) -> npt.NDArray[np.float64]:
 
 
 def _whole_numbers(values: npt.NDArray[np.float64], name: str) -> tuple[int, ...]:
-    fractional = values != np.floor(values)
+    fractional = ~np.isfinite(values) | (values != np.floor(values))
     if fractional.any():
         row = int(np.argmax(fractional))
         raise ValueError(f"column {name!r}, row {row}: {values[row]} is not a whole number")

@@ -65,11 +65,12 @@ class RankTimes:
         return float(self.idle.sum() / busy) if busy > 0 else None
 
     @property
-    def span_bubble(self) -> float:
-        """Span bubble: 1 - sum of busy / (p x largest span of a rank)."""
+    def span_bubble(self) -> float | None:
+        """Span bubble: 1 - sum of busy / (p x largest rank span); None if no rank has a span."""
         if self.makespan == 0:
             return 0.0
-        return float(1 - self.busy.sum() / (len(self.busy) * self.span.max()))
+        longest = self.span.max()
+        return float(1 - self.busy.sum() / (len(self.busy) * longest)) if longest > 0 else None
 
     @property
     def balance(self) -> float:
@@ -77,8 +78,8 @@ class RankTimes:
         return float(self.busy.mean() / self.busy.max()) if self.busy.max() > 0 else 1.0
 
     @property
-    def filled(self) -> float:
-        """Largest work of a rank over the makespan; balance x filled = 1 - bubble fraction."""
+    def filling(self) -> float:
+        """Largest work of a rank over the makespan; balance x filling = 1 - bubble fraction."""
         return float(self.busy.max() / self.makespan) if self.makespan > 0 else 1.0
 
 

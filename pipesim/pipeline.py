@@ -10,16 +10,16 @@ wire, one after the other, and then latency_ms more until it is there.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.arrays import FloatArray
+from pipesim.checks import check_count
 from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage
 from pipesim.ops import Kind
-from pipesim.placement import Placement, linear_placement
+from pipesim.placement import PLACEMENTS, Placement
 from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
 from pipesim.text_table import span_text, text_table
 
@@ -40,8 +40,8 @@ class Pipeline:
         Directed pair of ranks -> link; a pair that is not named takes no time.
     placement
         Stage -> rank, for a schedule that is asked for by name.
-    title
-        Shown on figures and in reports.
+    title, source
+        What this is, and where its numbers come from: shown on figures and in reports.
 
     Raises
     ------
@@ -54,6 +54,7 @@ class Pipeline:
     placement: Placement
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
     title: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
         if len(self.stages) != self.placement.stages:
@@ -77,7 +78,7 @@ class Pipeline:
                 raise ValueError(
                     f"link {pair[0]}->{pair[1]} names a rank outside 0..{len(self.devices) - 1}"
                 )
-        object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
+        object.__setattr__(self, "links", dict(self.links))
 
     @classmethod
     def from_costs(
@@ -99,6 +100,7 @@ class Pipeline:
         output_bytes: npt.ArrayLike = 0,
         names: Sequence[str] | None = None,
         title: str = "",
+        source: str = "",
     ) -> Self:
         """Return the pipeline with these costs; a single number means the same everywhere.
 
@@ -122,8 +124,8 @@ class Pipeline:
             Of the stages: a number, or one a stage.
         names
             One a stage.
-        title
-            Shown on figures and in reports.
+        title, source
+            What this is, and where its numbers come from: shown on figures and in reports.
 
         Raises
         ------
@@ -150,10 +152,10 @@ class Pipeline:
             "param_bytes": param_bytes,
             "output_bytes": output_bytes,
         }
-        implied = implied_count(list(costs.values()))
-        count = next((n for n in (stages, implied, ranks) if n is not None), None)
-        if count is None:
+        given = [stages, implied_count(costs), ranks]
+        if given == [None] * 3:
             raise ValueError("every cost is a single number: say how many stages there are")
+        count = check_count("stages", next(n for n in given if n is not None))
         columns = {name: per_stage_costs(name, value, count) for name, value in costs.items()}
         columns |= {name: per_item(name, value, count, "stages") for name, value in sizes.items()}
         columns["name"] = list(names) if names is not None else [""] * count
@@ -171,6 +173,7 @@ class Pipeline:
             placement=placed,
             links=_links(placed, latency_ms, bandwidth_gb_s),
             title=title,
+            source=source,
         )
 
     @property
@@ -237,9 +240,10 @@ def _stage(number: int, values: Mapping[str, Any]) -> Stage:
 
 def _placed(placement: str | Placement, stages: int, ranks: int | None) -> Placement:
     if isinstance(placement, str):
-        if placement != "linear":
-            raise ValueError(f"placement {placement!r} is unknown; known: linear")
-        placement = linear_placement(stages)
+        if placement not in PLACEMENTS:
+            known = ", ".join(PLACEMENTS)
+            raise ValueError(f"placement {placement!r} is unknown; known: {known}")
+        placement = PLACEMENTS[placement](stages)
     if ranks is not None and ranks != placement.ranks:
         raise ValueError(
             f"{ranks} ranks for {stages} stages: the {placement.name} placement "

@@ -1,5 +1,6 @@
 """Where stages live: a placement maps each stage to the rank that runs it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -75,3 +76,6 @@ def linear_placement(stages: int) -> Placement:
         If `stages` is below 1.
     """
     return Placement("linear", tuple(range(stages)))
+
+
+PLACEMENTS: dict[str, Callable[[int], Placement]] = {"linear": linear_placement}

@@ -1,12 +1,14 @@
 """A run as a screen of text: where the time goes, and what it is measured against."""
 
 from collections.abc import Callable
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipesim.explain import first_largest, ladder
 from pipesim.ops import Kind
+from pipesim.progress import Progress
 from pipesim.run import Run
 from pipesim.text_table import text_table
 
@@ -16,9 +18,13 @@ if TYPE_CHECKING:
 TIGHT = 1e-9  # relative; this close to its lower bound a run has reached it
 
 
-def run_report(run: Run) -> str:
-    """Return a run as text: the ladder, the ranks, the bubble and the lower bound."""
-    return "\n".join([ladder_text(ladder(run)), rank_text(run), bubble_text(run), bound_text(run)])
+def run_report(run: Run, progress: Progress | None = None) -> str:
+    """Return a run as text: the ladder, the ranks, the bubble, the lower bound, the source."""
+    rungs = ladder(run, progress)
+    parts = [ladder_text(rungs), rank_text(run), bubble_text(run), bound_text(run)]
+    if run.pipeline.source:
+        parts.append(fill(f"source: {run.pipeline.source}", width=100, subsequent_indent="  "))
+    return "\n".join(parts)
 
 
 def headline(run: Run) -> str:
@@ -77,12 +83,13 @@ def bubble_text(run: Run) -> str:
     closed = run.closed_form
     reference = "none known" if closed is None else f"{closed:.2%}"
     ratio = "-" if run.bubble_ratio is None else f"{run.bubble_ratio:.2%}"
+    span = "-" if run.span_bubble is None else f"{run.span_bubble:.2%}"
     inflation = "-" if run.inflation is None else f"{run.inflation:.4f}"
     return (
         f"bubble fraction {run.bubble_fraction:.2%} of p x makespan (closed form {reference}); "
-        f"bubble ratio {ratio} of busy; span bubble {run.span_bubble:.2%}\n"
-        f"inflation {inflation} x equal stages; "
-        f"balance {run.balance:.2%} x fill {run.fill:.2%} = {run.balance * run.fill:.2%} busy"
+        f"bubble ratio {ratio} of busy; span bubble {span}\n"
+        f"inflation {inflation} x equal stages; balance {run.balance:.2%} x filling "
+        f"{run.filling:.2%} = {1 - run.bubble_fraction:.2%} busy"
     )
 
 
@@ -91,7 +98,8 @@ def bound_text(run: Run) -> str:
     bound, above, show = run.lower_bound, run.above_lower_bound, time_format(run.makespan)
     if above <= TIGHT * run.makespan:
         fused = " with a fused backward" if Kind.B in run.schedule.kinds else ""
-        verdict = f"no order{fused} can be faster; change the split"
+        equal = np.ptp(run.rank_times.busy) <= TIGHT * run.makespan
+        verdict = f"no order{fused} can be faster" + ("" if equal else "; change the split")
     else:
         verdict = f"this run is {show(above)} ms ({above / run.makespan:.2%}) above it"
     return f"lower bound of these stages {show(bound)} ms: {verdict}"

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from pipesim.bounds import forward_lower_bound, fused_lower_bound, split_lower_bound
 from pipesim.checks import check_count
-from pipesim.engine.simpy_engine import Progress, run_simpy
+from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind, duration_table, message_tables
 from pipesim.errors import ScheduleError
 from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
 from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
+from pipesim.progress import Progress
 from pipesim.schedule import Schedule
 from pipesim.schedules import build_schedule, closed_form_bubble
 from pipesim.trace import Spans, span_table
@@ -39,7 +42,6 @@ class Run:
     workload: Workload
     spans: Spans
     queue_capacity: int | None = None
-    progress: Progress | None = None  # of the runs that this one is compared with, too
 
     @cached_property
     def rank_times(self) -> RankTimes:
@@ -62,19 +64,22 @@ class Run:
         return self.rank_times.bubble_ratio
 
     @property
-    def span_bubble(self) -> float:
-        """1 - sum of busy / (p x largest rank span), the Zero Bubble paper's rate."""
+    def span_bubble(self) -> float | None:
+        """1 - sum of busy / (p x largest rank span), the Zero Bubble paper's rate.
+
+        None if transfers are all that takes time.
+        """
         return self.rank_times.span_bubble
 
     @property
     def balance(self) -> float:
-        """Mean work / largest work of a rank; balance x fill = 1 - bubble fraction."""
+        """Mean work / largest work of a rank; balance x filling = 1 - bubble fraction."""
         return self.rank_times.balance
 
     @property
-    def fill(self) -> float:
-        """Largest work of a rank / makespan; balance x fill = 1 - bubble fraction."""
-        return self.rank_times.filled
+    def filling(self) -> float:
+        """Largest work of a rank / makespan; balance x filling = 1 - bubble fraction."""
+        return self.rank_times.filling
 
     @property
     def closed_form(self) -> float | None:
@@ -99,7 +104,7 @@ class Run:
     @cached_property
     def equal_stages(self) -> "Run":
         """The same order on equal stages of the same mean cost, without transfers."""
-        return simulate(equalised(self), self.schedule, progress=self.progress)
+        return simulate(equalised(self.schedule, self.pipeline), self.schedule)
 
     @property
     def inflation(self) -> float | None:
@@ -149,7 +154,7 @@ class Run:
             "lower_bound_ms": self.lower_bound,
             "above_lower_bound_ms": self.above_lower_bound,
             "balance": self.balance,
-            "fill": self.fill,
+            "filling": self.filling,
             "per_rank": [
                 dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
             ],
@@ -211,7 +216,7 @@ def simulate(
     options
         Of the schedule, where it is given by name or as a function.
     progress
-        Called now and then with the number of ops done since the last call.
+        Called now and then with the number of ops done and of all ops.
 
     Raises
     ------
@@ -238,20 +243,31 @@ def simulate(
     order = resolve_schedule(pipe, schedule, microbatches, options)
     workload = bind(order, pipe)
     spans = ENGINES[engine](order, workload, queue_capacity=queue_capacity, progress=progress)
-    return Run(order, pipe, workload, spans, queue_capacity, progress)
+    return Run(order, pipe, workload, spans, queue_capacity)
 
 
-def equalised(run: Run) -> Pipeline:
-    """Return a pipeline of equal stages with the mean costs of a run's ops, without transfers."""
-    durations, kind = run.workload.duration, run.schedule.kind
-    mean = {k: float(durations[kind == k].mean()) for k in run.schedule.kinds}
+def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
+    """Return equal stages with a pipeline's mean costs, on equal devices without transfers.
+
+    Every op takes the mean of what its kind takes over all stages and micro-batches.
+    """
+    devices = [pipe.devices[rank] for rank in schedule.placement.rank_of]
+    speed = np.array([[device.speed] for device in devices])
+    mean = {}
+    for kind in (Kind.F, Kind.I, Kind.W, Kind.B):
+        if kind == Kind.B and Kind.I in mean:
+            continue  # a pipeline gives the backward whole or in parts
+        table = pipe.cost_table(kind, schedule.microbatches)
+        if table is not None:
+            mean[kind] = float((table / speed).mean())
     return Pipeline.from_costs(
         forward=mean[Kind.F],
         backward=mean.get(Kind.B),
         input_grad=mean.get(Kind.I),
         weight_grad=mean.get(Kind.W),
-        stages=run.schedule.stages,
-        placement=run.schedule.placement,
+        stages=schedule.stages,
+        placement=schedule.placement,
+        overhead_ms=float(np.mean([device.overhead_ms for device in devices])),
     )
 
 
@@ -279,6 +295,8 @@ def resolve_schedule(
         return schedule
     if microbatches is None:
         microbatches = pipe.microbatches
+    if not callable(schedule) and not isinstance(schedule, str):
+        raise TypeError(f"{schedule!r} is no schedule: give a name, a Schedule or a function")
     if isinstance(schedule, str):
         return build_schedule(
             schedule, microbatches=microbatches, placement=pipe.placement, **options
@@ -290,13 +308,18 @@ def resolve_schedule(
 
 
 def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
-    """Return a makespan [ms] that no order of these ops on these stages can go below."""
+    """Return a makespan [ms] that no order of these ops on these ranks can go below."""
     wire, latency = message_tables(schedule, pipe)
     message = wire + latency
     there, back = message[0, :-1], message[1, 1:]
     times = {kind: duration_table(schedule, pipe, kind) for kind in schedule.kinds}
-    if Kind.I in times:
-        return split_lower_bound(times[Kind.F], times[Kind.I], times[Kind.W], there, back)
+    rank_of = schedule.placement.rank_of
+    if Kind.B not in times and Kind.I not in times:
+        return forward_lower_bound(times[Kind.F], there, rank_of)
+    if Kind.I not in times:
+        return fused_lower_bound(times[Kind.F], times[Kind.B], there, back, rank_of)
+    first, rest = times[Kind.I], times[Kind.W]
     if Kind.B in times:
-        return fused_lower_bound(times[Kind.F], times[Kind.B], there, back)
-    return forward_lower_bound(times[Kind.F], there)
+        whole = schedule.op_numbers()[Kind.B] >= 0
+        first, rest = np.where(whole, times[Kind.B], first), np.where(whole, 0.0, rest)
+    return split_lower_bound(times[Kind.F], first, rest, there, back, rank_of)

@@ -36,7 +36,7 @@ class Schedule:
     Parameters
     ----------
     name
-        A name from `pipesim schedules`, or one's own.
+        Shown on figures and in reports.
     placement
         Stage -> rank.
     microbatches
@@ -45,6 +45,9 @@ class Schedule:
         The ops, arrays (ops,), rank after rank and in order within a rank.
     offsets
         Array (ranks + 1,): the ops of rank r are those from offsets[r] up to offsets[r + 1].
+    family
+        The name in `pipesim schedules` of what built it, whose formulas then hold; "" for an
+        order of one's own.
 
     Raises
     ------
@@ -59,10 +62,13 @@ class Schedule:
     kind: Int8Array
     microbatch: Int32Array
     offsets: IntArray
+    family: str = ""
 
     def __post_init__(self) -> None:
-        for array in (self.stage, self.kind, self.microbatch, self.offsets):
+        for name in ("stage", "kind", "microbatch", "offsets"):
+            array = getattr(self, name).copy()
             array.flags.writeable = False
+            object.__setattr__(self, name, array)
         check_schedule(self)
 
     @classmethod

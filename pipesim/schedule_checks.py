@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 def check_schedule(schedule: "Schedule") -> None:
     """Raise a ScheduleError that names the first op at fault."""
     stages, microbatches = schedule.stages, schedule.microbatches
+    strange = set(np.unique(schedule.kind).tolist()) - set(COMPUTE_KINDS)
+    if strange:
+        raise ScheduleError(
+            f"{schedule.name}: kind {min(strange)} is no compute op; an order holds F, B, I and W"
+        )
 
     def fail(faulty: BoolArray, fault: str) -> None:
         if faulty.any():
@@ -22,7 +27,6 @@ def check_schedule(schedule: "Schedule") -> None:
             where = f"rank {int(schedule.rank[number])}: {schedule.op(number)}"
             raise ScheduleError(f"{schedule.name}: {where} {fault}")
 
-    fail(schedule.kind >= len(COMPUTE_KINDS), "is no compute op; an order holds F, B, I and W")
     fail(
         (schedule.stage < 0) | (schedule.stage >= stages),
         f"names a stage outside 0..{stages - 1}",

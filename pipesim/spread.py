@@ -8,10 +8,35 @@ import numpy as np
 import numpy.typing as npt
 
 
-def implied_count(values: Sequence[npt.ArrayLike | None]) -> int | None:
-    """Return the length of the first value that is a list or a table, None if none is."""
-    arrays = [np.asarray(value) for value in values if value is not None]
-    return next((len(array) for array in arrays if array.ndim > 0), None)
+def implied_count(values: Mapping[str, npt.ArrayLike | None]) -> int | None:
+    """Return the length of the first value that is a list or a table, None if none is.
+
+    Raises
+    ------
+    ValueError
+        If a value is neither numbers, a list, nor a table of them.
+    """
+    for name, value in values.items():
+        if value is not None and (array := numbers(name, value)).ndim > 0:
+            return len(array)
+    return None
+
+
+def numbers(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return a value as an array of numbers.
+
+    Raises
+    ------
+    ValueError
+        If it holds anything else, or rows of different lengths.
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} has rows of different lengths") from None
+    if array.dtype.kind not in "iuf" and array.size:
+        raise ValueError(f"{name} = {value!r} is not a number, a list or a table of them")
+    return array
 
 
 def per_item(name: str, value: npt.ArrayLike, count: int, items: str) -> list[Any]:
@@ -40,10 +65,7 @@ def per_stage_costs(name: str, value: npt.ArrayLike | None, count: int) -> list[
     """
     if value is None:
         return [None] * count
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} = {value!r} is not a number, a list or a table of them") from None
+    array = numbers(name, value).astype(np.float64)
     if array.ndim == 2 and len(array) == count:
         return [tuple(row) for row in array.tolist()]
     if array.ndim >= 2:

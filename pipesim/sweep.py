@@ -1,6 +1,7 @@
 """Sweeps: a config, keys to vary, one row a combination."""
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipesim.config import Config, override, parse_config, parse_sweep, simulate_config
 from pipesim.errors import ConfigError, DeadlockError
 from pipesim.io.config_file import Document, read_document
+from pipesim.progress import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,21 +25,21 @@ METRICS = (
     "excess_bubble_fraction",
     "lower_bound_ms",
     "balance",
-    "fill",
+    "filling",
 )
 
 
 def sweep_config(
     path: str | PathLike[str],
     overrides: dict[str, Any] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> "pd.DataFrame":
     """Return a table with one row a combination of the axes in a config's [sweep] section.
 
-    Columns: `schedule`, `ranks`, `microbatches`, one column an axis under its key, and the
-    numbers of the run as in `Run.summary`, among them `makespan_ms`, `inflation`,
-    `bubble_fraction` and `closed_form_bubble_fraction`. All combinations are checked before
-    the first is run.
+    Columns: `schedule`, `ranks`, `microbatches`, one column an axis under its key (a list as
+    text), and the numbers of the run as in `Run.summary`, among them `makespan_ms`, `inflation`,
+    `bubble_fraction` and `closed_form_bubble_fraction`. The keys of the axes are in
+    `table.attrs["axes"]`. All combinations are checked before the first is run.
 
     Parameters
     ----------
@@ -60,11 +62,12 @@ def sweep_config(
 
     document = override(read_document(path), str(path), overrides or {})
     points = list(_points(document, str(path)))
-    configs = [(point, _config(document, path, point)) for point in points]
-    rows = []
-    for point, config in configs:
+    for point in points:
+        _config(document, path, point)
+    rows: list[dict[str, Any]] = []
+    for point in points:
         try:
-            run = simulate_config(config)
+            run = simulate_config(_config(document, path, point))
         except DeadlockError as error:
             raise DeadlockError(f"at {point}: {error}") from None
         summary = run.summary()
@@ -73,13 +76,15 @@ def sweep_config(
                 "schedule": summary["schedule"],
                 "ranks": summary["ranks"],
                 "microbatches": summary["microbatches"],
-                **point,
+                **{key: _cell(value) for key, value in point.items()},
                 **{name: summary[name] for name in METRICS},
             }
         )
         if progress is not None:
-            progress(len(rows), len(configs))
-    return pd.DataFrame(rows)
+            progress(len(rows), len(points))
+    table = pd.DataFrame(rows)
+    table.attrs["axes"] = list(points[0])
+    return table
 
 
 def _points(document: Document, name: str) -> Iterator[dict[str, Any]]:
@@ -94,6 +99,10 @@ def _points(document: Document, name: str) -> Iterator[dict[str, Any]]:
         combinations = zip(*axes.values(), strict=True)
     for values in combinations:
         yield dict(zip(axes, values, strict=True))
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _config(document: Document, path: str | PathLike[str], point: dict[str, Any]) -> Config:

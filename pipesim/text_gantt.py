@@ -19,9 +19,9 @@ def text_gantt(run: Run, width: int = 100) -> str:
 
     Examples
     --------
-    >>> from pipesim.run import Pipeline, simulate
-    >>> pipe = Pipeline.from_costs(forward=[1, 1], backward=[2, 2])
-    >>> print(text_gantt(simulate(pipe, "1f1b", microbatches=2), width=36))
+    >>> import pipesim as ps
+    >>> pipe = ps.Pipeline.from_costs(forward=[1, 1], backward=[2, 2])
+    >>> print(text_gantt(ps.simulate(pipe, "1f1b", microbatches=2), width=36))
     rank 0 |F0--F1--....B0======....B1======
     rank 1 |....F0--B0======F1--B1======....
     """

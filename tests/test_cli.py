@@ -89,9 +89,15 @@ def test_the_trace_in_csv_has_full_precision(tmp_path):
         (["run", *FLAGS, "--forward", "1,inf", "--backward", "1"], "inf is not a finite"),
         (["run", *FLAGS, "--forward", "1,1", "--backward", "1,1,1"], "3 values for 2 stages"),
         (["run", *FLAGS, "--forward", "1,1"], "run.schedule: 1f1b runs backwards: give backward"),
-        (["run", *FLAGS[2:], *COSTS, "--schedule", "1f2b"], "unknown schedule '1f2b'; known: g"),
+        (
+            ["run", *FLAGS[2:], *COSTS, "--schedule", "1f2b"],
+            "run.schedule: '1f2b' is unknown",
+        ),
         (["run", *FLAGS, *COSTS, "--option", "chunks"], "'chunks' is no assignment"),
-        (["run", *FLAGS, *COSTS, "--option", "chunks=2"], "1f1b has no option 'chunks'"),
+        (
+            ["run", *FLAGS, *COSTS, "--option", "chunks=2"],
+            "options.chunks: 1f1b has no such",
+        ),
         (["run", *FLAGS, *COSTS, "--set", "stages.colour=1"], "stages.colour: unknown key"),
         (["run", *FLAGS, *COSTS, "--set", "stages.forward_ms[9]=1"], "has 4 values, from 0 on"),
         (["run", *FLAGS, *COSTS, "--gantt", "g.gif"], "--gantt g.gif: the ending must be .png"),
@@ -132,7 +138,7 @@ def test_a_run_that_cannot_finish_exits_3(capsys, monkeypatch):
     # No schedule that has a name can hang with eager transfers.
     monkeypatch.setattr(commands, "simulate_config", stuck)
     assert main(["run", STRAGGLER]) == 3
-    assert "rank 0 at 0B0, number 1 of its 4: waits for" in capsys.readouterr().err
+    assert "rank 0 at 0B0, op 2 of its 4: waits for" in capsys.readouterr().err
 
 
 def test_compare_puts_the_fastest_first(capsys, tmp_path):
@@ -202,18 +208,69 @@ def test_a_sweep_as_json(capsys, sweep_config):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (["--set", "sweep.axes={a.b: 3}"], 'sweep.axes."a.b": 3 is not a list'),
+        (["--set", 'sweep.axes={"a.b": 3}'], 'sweep.axes."a.b": 3 is not a list'),
         (["--set", "sweep.mode=zip"], "zip needs equal lengths"),
         (["--set", "sweep.mode=spiral"], "sweep.mode: 'spiral' is unknown"),
-        (["--set", "sweep.axes={run.microbatches: [4, 0]}"], "at run.microbatches = 0: run.micro"),
-        (["--set", "sweep.axes={run.colour: [1]}"], "run.colour: unknown key"),
-        (["--set", "sweep.axes={'stages.forward_ms[7]': [1]}"], "has 4 values, from 0 on"),
+        (
+            ["--set", 'sweep.axes={"run.microbatches": [4, 0]}'],
+            "at run.microbatches = 0: run",
+        ),
+        (["--set", 'sweep.axes={"run.colour": [1]}'], "run.colour: unknown key"),
+        (["--set", 'sweep.axes={"stages.forward_ms[7]": [1]}'], "has 4 values, from 0 on"),
         (["--x", "run.colour"], "--x 'run.colour' is no axis; the axes are: run.schedule"),
     ],
 )
 def test_bad_sweeps_exit_2(capsys, sweep_config, change, message):
     assert main(["sweep", str(sweep_config), *change]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_sweeps_over_texts_lists_and_titles(capsys, tmp_path, sweep_config):
+    lists = {"stages.forward_ms": [[1, 1, 1, 1], [1, 1, 1, 2]], "run.schedule": ["gpipe", "1f1b"]}
+    arguments = ["sweep", str(sweep_config), "--plot", str(tmp_path / "s.png")]
+    assert main([*arguments, "--set", f"sweep.axes={json.dumps(lists)}"]) == 0
+    assert "[1, 1, 1, 2]" in capsys.readouterr().out
+    assert main([*arguments, "--set", 'sweep.axes={"title": ["a", "b"]}']) == 0
+
+
+def test_a_sweep_as_json_has_full_precision_and_no_nan(capsys, sweep_config):
+    arguments = ["sweep", str(sweep_config), "--json", "--set", "stages.forward_ms[3]=1.7"]
+    assert main(arguments) == 0
+    rows = json.loads(capsys.readouterr().out)
+    import pipesim as ps
+
+    pipe = ps.Pipeline.from_costs([1, 1, 1, 1.7], [2, 2, 2, 2])
+    run = ps.simulate(pipe, "gpipe", 2)
+    assert rows[0]["bubble_fraction"] == run.bubble_fraction
+    zeros = ["--set", "stages.forward_ms=[0, 0]", "--set", "stages.backward_ms=0"]
+    assert main([*arguments[:3], *zeros]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["inflation"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("4.5", 4.5),
+        ("1e3", 1000.0),
+        (".5", 0.5),
+        ("010", 10),
+        ("1:30", "1:30"),
+        ("yes", "yes"),
+        ("true", True),
+        ("null", None),
+        ("1f1b", "1f1b"),
+        ("1,2.5,x", [1, 2.5, "x"]),
+        ('"a, b"', "a, b"),
+        ("[1, [2]]", [1, [2]]),
+        ('{"a.b": [1]}', {"a.b": [1]}),
+    ],
+)
+def test_values_on_the_command_line(text, value):
+    from pipesim.cli.commands import parse_value
+
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
 
 
 def run_python(*arguments, **options):

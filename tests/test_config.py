@@ -122,7 +122,7 @@ def test_layers_are_split_by_counts_or_by_a_method(layered):
         ("time", {}, "devices.ranks: missing"),
         ("time", {"devices": {"ranks": 9}}, "layers.split: 4 layers cannot fill 9 stages"),
         ([2, 2], {"stages": GOOD["stages"]}, "stages: give the section [stages], or [layers]"),
-        ([2, 2], {"devices": {"speed": [1, 1, 1]}}, "speed has 3 values for 2 ranks"),
+        ([2, 2], {"devices": {"speed": [1, 1, 1]}}, "devices.speed: 3 values for 2 stages"),
         ("param_bytes", {"devices": {"ranks": 2}}, "layers.split: the profile gives no param_b"),
     ],
 )
@@ -141,7 +141,14 @@ def test_a_missing_layer_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({}, ["run.schedule: missing, but", "run.microbatches: missing, but required"]),
+        (
+            {},
+            [
+                "run.schedule: missing, but required",
+                "run.microbatches: missing, but required",
+                "stages: give the section [stages], or [layers] instead of it",
+            ],
+        ),
         (changed(run={"schedule": "1f1b"}), ["run.microbatches: missing, but required"]),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4.7}),
@@ -164,14 +171,11 @@ def test_a_missing_layer_file_is_named(tmp_path):
         ),
         (
             changed(run={"schedule": "1f2b", "microbatches": 4}),
-            [
-                "run.schedule: unknown schedule '1f2b'; "
-                "known: gpipe_forward, gpipe, 1f1b, 1f1b_eager"
-            ],
+            ["run.schedule: '1f2b' is unknown; known: gpipe_forward, gpipe, 1f1b, 1f1b_eager"],
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4, "options": {"chunks": 2}}),
-            ["run.options: 1f1b has no option 'chunks'; its options: none"],
+            ["run.options.chunks: 1f1b has no such option; it has: none"],
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4, "options": 2}),
@@ -186,7 +190,7 @@ def test_a_missing_layer_file_is_named(tmp_path):
         ),
         (
             changed(run=GOOD["run"] | {"queue_capacity": -1}),
-            ["run.queue_capacity: -1 is not a whole number >= 1, or none"],
+            ["run.queue_capacity: -1 is not a whole number >= 1"],
         ),
         (changed(run=3), ["run: is not a table with keys"]),
         (changed(extra=1), ["extra: unknown key; known: run, stages, layers, devices, links,"]),
@@ -213,8 +217,8 @@ def test_a_missing_layer_file_is_named(tmp_path):
             # A bad value, an unknown key and a wrong length: all at once.
             changed(stages={"forward_ms": [1, -2], "backward_ms": [1, 2, 3], "colour": 1}),
             [
-                "stages.forward_ms[1]: -2 is not a finite number >= 0",
                 "stages.colour: unknown key; known: forward_ms",
+                "stages.forward_ms[1]: -2 is not a finite number >= 0",
                 "stages.backward_ms: 3 values for 2 stages",
             ],
         ),
@@ -280,8 +284,8 @@ def test_a_missing_layer_file_is_named(tmp_path):
         (
             changed(links={"latency_ms": {"0->9": 1}, "bandwidth_gb_s": [1, 2]}),
             [
-                'links.latency_ms."0->9": ranks go from 0 to 3',
                 "links.bandwidth_gb_s: 2 values for 3 stage boundaries",
+                'links.latency_ms."0->9": ranks go from 0 to 3',
             ],
         ),
         (changed(title=3), ["title: 3 is not a text in quotes"]),
@@ -291,6 +295,7 @@ def test_a_missing_layer_file_is_named(tmp_path):
             [
                 'sweep.axes."a.b": 3 is not a list',
                 "sweep.axes.\"c.d\": {'linspace': [1, 2]} is not",
+                "sweep.mode: 'spiral' is unknown",
             ],
         ),
         (
@@ -359,3 +364,56 @@ def test_keys_that_do_not_fit_are_refused(key, message):
 def test_the_shipped_straggler_reads_as_it_is_written():
     document = read_document(CONFIGS / "straggler.toml")
     assert document["stages"]["forward_ms"] == [67.206, 66.998, 67.583, 139.445]
+
+
+def test_all_faults_are_told_whatever_their_kind():
+    found = faults(
+        changed(
+            run={"schedule": "nope", "microbatches": 4.7, "options": {"x": 1}},
+            stages={"forward_ms": [1, 2], "backward_ms": [1, 2, 3], "for.ward": 1, 1: 2},
+            links=3,
+        )
+    )
+    assert [text.split(":")[0] for text in found] == [
+        "stages.for.ward",
+        "stages.1",
+        "run.microbatches",
+        "links",
+        "run.schedule",
+        "stages.backward_ms",
+    ]
+
+
+def test_faults_around_layers_have_their_own_keys(layered):
+    with pytest.raises(ps.ConfigError) as caught:
+        layered([2, 2], links={"latency_ms": [1, 2, 3]}, devices={"speed": [1, 2, 3], "ranks": 3})
+    assert [text.split(":")[0] for text in caught.value.faults] == [
+        "devices.speed",
+        "devices.ranks",
+        "links.latency_ms",
+    ]
+
+
+def test_a_bad_layer_file_is_told_with_the_key(tmp_path):
+    document = {"run": GOOD["run"], "layers": {"file": "nowhere.csv", "split": [1]}}
+    with pytest.raises(ps.ConfigError) as caught:
+        parse_config(document, "x.toml", tmp_path)
+    assert str(caught.value).startswith("x.toml: layers.file: ")
+
+
+def test_none_stands_for_an_optional_key_only():
+    assert parse_config(changed(run=GOOD["run"] | {"queue_capacity": "none"}), "x.toml")
+    assert faults(changed(run=GOOD["run"] | {"schedule": "none"}))[0].startswith(
+        "run.schedule: 'none' is unknown"
+    )
+    assert faults(changed(title=None)) == ["title: None is not a text in quotes"]
+
+
+def test_the_source_reaches_the_pipeline():
+    config = parse_config(changed(source="a paper"), "x.toml")
+    assert config.pipeline.source == "a paper"
+
+
+def test_one_link_can_be_set():
+    document = set_key({"links": {"latency_ms": {"0->1": 1}}}, 'links.latency_ms."0->1"', 2)
+    assert document == {"links": {"latency_ms": {"0->1": 2}}}

@@ -31,6 +31,8 @@ def test_a_file_with_aliases_is_read(layer_csv):
     assert profile.forward_ms == (0.2, 3.0, 3.0, 2.6)
     assert profile.input_grad_ms == (0.0, 3.1, 3.1, 2.7)
     assert profile.names == ("0", "1", "2", "3")
+    assert profile.labels == {"kind": ("embedding", "decoder", "decoder", "head")}
+    assert str(profile).splitlines()[2].split()[:3] == ["1", "decoder", "3"]
     pipe = profile.split([2, 2], latency_ms=0.5)
     assert [stage.name for stage in pipe.stages] == ["0..1", "2..3"]
     assert pipe.stages[0].forward_ms == pytest.approx(3.2)
@@ -49,7 +51,10 @@ def test_a_file_with_aliases_is_read(layer_csv):
         ("F_ms\nx\n", "column 'F_ms'"),
         ("F_ms\n1\n\n,\n", "no layer costs"),
         ("F_ms,act_bytes\n1,1.5\n", "row 0: 1.5 is not a whole number"),
-        ("F_ms,act_bytes\n1,1\n2,\n", "act_bytes"),
+        ("F_ms,act_bytes\n1,1\n2,\n", "row 1: nan is not a whole number"),
+        ("F_ms,act_bytes\n1,inf\n", "row 0: inf is not a whole number"),
+        ("F_ms,B_ms,B_input_ms,W_ms\n1,1,1,1\n", "the backward is given twice"),
+        ("F_ms,B_input_ms\n1,1\n", "give both or none"),
         ("F_ms\n", "at least one layer"),
         ("", "no layer costs"),
     ],

@@ -1,5 +1,8 @@
 """Ops, placements, pipelines: what they say, and what they refuse."""
 
+import copy
+import pickle
+
 import pytest
 
 import pipesim as ps
@@ -80,9 +83,19 @@ def test_a_backward_is_whole_or_the_sum_of_its_parts():
         ({"forward": [1, 1], "latency_ms": [1, 1]}, "latency_ms has 2 values for 1 stage bound"),
         ({"forward": [1, 1], "latency_ms": -1}, "latency_ms = -1"),
         ({"forward": [1, 1], "latency_ms": {(0, 5): 1}}, "link 0->5 names a rank outside 0..1"),
-        ({"forward": [1, 1], "bandwidth_gb_s": 0}, "bandwidth_gb_s = 0 is not above 0"),
+        ({"forward": [1, 1], "bandwidth_gb_s": 0}, "bandwidth_gb_s = 0 is not a number above 0"),
         ({"forward": [1, 1], "speed": 0}, "speed = 0"),
         ({"forward": [1, 1], "stash_bytes": 1.5}, "stash_bytes = 1.5 is not a whole number"),
+        ({"forward": [1, 1], "stash_bytes": 10**16}, "is not a whole number from 0 to 10"),
+        ({"forward": [1, 1], "bandwidth_gb_s": "5"}, "bandwidth_gb_s = '5' is not a number"),
+        ({"forward": [1, 1], "speed": "1"}, "speed = '1' is not a finite number"),
+        ({"forward": ["1", "2"]}, "is not a number, a list or a table"),
+        ({"forward": [True, False]}, "is not a number, a list or a table"),
+        ({"forward": [[1, 2], [1]]}, "forward_ms has rows of different lengths"),
+        ({"forward": []}, "stages = 0"),
+        ({"forward": 1.0, "stages": 4.7}, "stages = 4.7 is not a whole number"),
+        ({"forward": 1.0, "stages": -1}, "stages = -1 is not a whole number"),
+        ({"forward": 1.0, "stages": True}, "stages = True is not a whole number"),
         ({"forward": [1, 1], "input_grad": 1}, "give both or none"),
         ({"forward": [1], "backward": 1, "input_grad": 1, "weight_grad": 1}, "given twice"),
         ({"forward": [1, 1], "names": ["a"]}, "names has 1 entries for 2 stages"),
@@ -103,3 +116,12 @@ def test_a_pipeline_prints_as_a_table():
         "    0     0  head      1 to 2            2      1            0",
         "    1     1  tail           3            2      2            0",
     ]
+
+
+def test_nouns_can_be_copied_and_sent_to_other_processes():
+    pipe = ps.Pipeline.from_costs([1, 2], [2, 4], latency_ms=0.5)
+    run = ps.simulate(pipe, "1f1b", 4)
+    again = pickle.loads(pickle.dumps(run))
+    assert again.pipeline == pipe == copy.deepcopy(pipe)
+    assert again.schedule == run.schedule
+    assert again.summary() == run.summary()

@@ -54,7 +54,7 @@ def test_idle_parts_add_up(drawn, name, capacity):
     waits = times.wait_forward + times.wait_gradient
     assert (times.exposed_communication <= waits + tolerance).all()
     assert (times.exposed_communication >= 0).all()
-    assert run.balance * run.fill == pytest.approx(1 - run.bubble_fraction, abs=1e-9)
+    assert run.balance * run.filling == pytest.approx(1 - run.bubble_fraction, abs=1e-9)
 
 
 def scaled(pipe, factor):

@@ -1,7 +1,9 @@
 """The public names, and that no import binds over one of them."""
 
+import ast
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,18 @@ def test_every_name_is_there_and_stays_callable_after_all_imports():
         value = getattr(ps, name)
         assert name == "plot" or callable(value), name
     assert set(ps.__all__) <= set(dir(ps))
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(ps.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        name.name
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    assert seen == set(ps.__all__)
 
 
 def test_no_module_has_the_name_of_a_public_function():

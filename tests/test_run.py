@@ -54,7 +54,7 @@ def test_the_three_bubbles_and_the_reference(small):
     assert small.span_bubble == 1 - 18 / (2 * 16)
     assert small.closed_form == 1 / 3
     assert small.excess_bubble == 14 / 32 - 1 / 3
-    assert (small.balance, small.fill) == (9 / 12, 12 / 16)
+    assert (small.balance, small.filling) == (9 / 12, 12 / 16)
     assert small.equal_stages.makespan == 3 * 4.5
     assert small.inflation == 16 / 13.5
     assert (small.lower_bound, small.above_lower_bound) == (16, 0)
@@ -169,11 +169,48 @@ def test_costs_by_microbatch_fix_the_number_of_microbatches():
         ps.simulate(pipe, "1f1b", 4)
 
 
+def test_whole_and_split_backwards_in_one_order():
+    # By hand, F=1, I=1, W=0.5, an overhead of 0.5 on every op, so B = 2: F 0-3, B0 3-5,
+    # I1 5-6.5, W1 6.5-7.5.
+    schedule = ps.Schedule.from_orders(["0F0 0F1 0B0 0I1 0W1"])
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=0.5, stages=1, overhead_ms=0.5)
+    run = ps.simulate(pipe, schedule)
+    assert (run.makespan, run.lower_bound, run.inflation) == (7.5, 7.5, 1.0)
+    assert run.ranks.peak_in_flight.tolist() == [2]
+    assert (run.in_flight.in_flight >= 0).all()
+
+
+def test_the_bound_of_a_rank_counts_all_its_stages():
+    # Two ranks of two stages, F = 1: rank 1 starts at 1 and has 2 x 3 F to do.
+    placement = ps.Placement("looped", (0, 1, 0, 1))
+    orders = ["0F0 0F1 2F0 0F2 2F1 2F2", "1F0 1F1 3F0 1F2 3F1 3F2"]
+    schedule = ps.Schedule.from_orders(orders, placement=placement)
+    pipe = ps.Pipeline.from_costs(1.0, stages=4, placement=placement)
+    run = ps.simulate(pipe, schedule)
+    assert run.lower_bound == 7
+    assert run.makespan == 7
+
+
+def test_only_what_a_family_built_has_its_closed_form():
+    same_name = ps.Schedule.from_orders(["0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"], name="1f1b")
+    pipe = ps.Pipeline.from_costs([1, 1], [2, 2])
+    assert ps.simulate(pipe, same_name).closed_form is None
+    assert ps.simulate(pipe, ps.build_schedule("1f1b", 2, 2)).closed_form == 1 / 3
+
+
+def test_transfers_that_only_lengthen_the_fill_are_blamed_on_no_rank():
+    pipe = ps.Pipeline.from_costs(1.0, stages=4, latency_ms=0.5)
+    rungs = ps.ladder(ps.simulate(pipe, "gpipe_forward", 8))
+    assert rungs.added_ms.tolist()[2:] == [1.5]
+    assert rungs["rank"].tolist()[2:] == [-1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"schedule": "1f2b", "microbatches": 4}, "unknown schedule"),
         ({"schedule": "1f1b"}, "microbatches = None"),
+        ({"schedule": None, "microbatches": 4}, "None is no schedule"),
         ({"schedule": "1f1b", "microbatches": 4.7}, "microbatches = 4.7"),
         ({"schedule": "1f1b", "microbatches": 4, "engine": "warp"}, "'warp' is unknown"),
         ({"schedule": "1f1b", "microbatches": 4, "protocol": "polite"}, "'polite' is unknown"),
@@ -185,7 +222,7 @@ def test_costs_by_microbatch_fix_the_number_of_microbatches():
     ],
 )
 def test_bad_requests_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         ps.simulate(ps.Pipeline.from_costs([1, 1], [2, 2]), **arguments)
 
 

@@ -137,6 +137,18 @@ def test_a_wide_grid_is_cut_and_says_so():
     assert lines[1].endswith("...")
 
 
+def test_a_schedule_leaves_the_arrays_it_is_made_of_alone():
+    built = ps.build_schedule("1f1b", 2, 2)
+    stage, kind, microbatch, offsets = (
+        getattr(built, name).copy() for name in ("stage", "kind", "microbatch", "offsets")
+    )
+    ps.Schedule("mine", built.placement, 2, stage, kind, microbatch, offsets)
+    stage[0] = 7  # still writeable, and the caller's own
+    kind[0] = -1
+    with pytest.raises(ps.ScheduleError):
+        ps.Schedule("mine", built.placement, 2, built.stage, kind, microbatch, offsets)
+
+
 def test_a_schedule_is_a_value():
     schedule = ps.build_schedule("1f1b", 2, 2)
     assert schedule == ps.build_schedule("1f1b", 2, 2)

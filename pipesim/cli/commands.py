@@ -3,30 +3,28 @@
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipesim.cli.outputs import Progress, check_output
+from pipesim.cli.outputs import ProgressBar, check_output
 from pipesim.cli.parser import RUN_FLAGS
 from pipesim.config import Config, override, parse_config, read_config, simulate_config
 from pipesim.errors import ConfigError, ScheduleError
-from pipesim.io.config_file import read_document
-from pipesim.io.table_file import TABLE_ENDINGS, write_table
+from pipesim.io.config_file import Document, read_document
+from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
+from pipesim.io.table_file import write_table
 from pipesim.report import headline, run_report
 from pipesim.run import Run
 from pipesim.schedules import FAMILIES
 from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
 
-FIGURES = (".png", ".svg", ".pdf")
-
 
 def run(arguments: Namespace) -> None:
     """Simulate one step and print where the time goes."""
     if arguments.text and arguments.json:
         raise ValueError("--text and --json: give one of them")
-    check_output("--gantt", arguments.gantt, FIGURES)
+    check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
     check_output("--trace", arguments.trace, TABLE_ENDINGS)
     flags = {key: vars(arguments)[key] for key, _, _ in RUN_FLAGS.values()}
     overrides = {key: parse_value(text) for key, text in flags.items() if text is not None}
@@ -38,12 +36,12 @@ def run(arguments: Namespace) -> None:
         config = parse_config(document, "command line")
     else:
         config = read_config(arguments.config, overrides)
-    with Progress(len(config.schedule), "op") as progress:
+    with ProgressBar("op") as progress:
         result = simulate_config(config, progress)
         if arguments.json:
-            text = json.dumps(result.summary(), indent=2)
+            text = to_json(result.summary())
         else:
-            text = f"{headline(result)}\n{run_report(result)}"
+            text = f"{headline(result)}\n{run_report(result, progress)}"
     print(text)
     if arguments.text:
         print(text_gantt(result))
@@ -56,19 +54,20 @@ def run(arguments: Namespace) -> None:
 
 def compare(arguments: Namespace) -> None:
     """Run several schedules on the stages of one config and print them, fastest first."""
-    check_output("--gantt", arguments.gantt, FIGURES)
+    check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
     overrides = dict(map(_assignment, arguments.set))
     names = [name.strip() for name in arguments.schedules.split(",")]
     for name in names:
         if name not in FAMILIES:
             known = ", ".join(FAMILIES)
             raise ScheduleError(f"--schedules: unknown schedule {name!r}; known: {known}")
+    document = override(read_document(arguments.config), arguments.config, overrides)
     runs: list[Run] = []
     unfit: dict[str, str] = {}
     for name in names:
         try:
-            config = _with_schedule(arguments.config, name, overrides)
-            with Progress(len(config.schedule), "op") as progress:
+            config = _with_schedule(document, arguments.config, name)
+            with ProgressBar("op") as progress:
                 runs.append(simulate_config(config, progress))
         except ConfigError as error:
             unfit[name] = "; ".join(error.faults)
@@ -78,7 +77,7 @@ def compare(arguments: Namespace) -> None:
     if arguments.json:
         does_not_fit = [{"schedule": name, "reason": why} for name, why in unfit.items()]
         rows = [result.summary() for result in runs]
-        print(json.dumps({"runs": rows, "does_not_fit": does_not_fit}, indent=2))
+        print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
     else:
         print(_comparison(runs))
         for name, why in unfit.items():
@@ -92,17 +91,17 @@ def sweep(arguments: Namespace) -> None:
     from pipesim.sweep import METRICS, sweep_config
 
     check_output("--csv", arguments.csv, TABLE_ENDINGS)
-    check_output("--plot", arguments.plot, FIGURES)
+    check_output("--plot", arguments.plot, FIGURE_ENDINGS)
     if arguments.y not in METRICS:
         raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
     overrides = dict(map(_assignment, arguments.set))
-    with Progress(None, "run") as progress:
-        table = sweep_config(arguments.config, overrides, progress.of_all)
-    axes = [name for name in table.columns if "." in name]
+    with ProgressBar("run") as progress:
+        table = sweep_config(arguments.config, overrides, progress)
+    axes: list[str] = table.attrs["axes"]
     if arguments.x is not None and arguments.x not in axes:
         raise ValueError(f"--x {arguments.x!r} is no axis; the axes are: {', '.join(axes)}")
     if arguments.json:
-        print(table.to_json(orient="records", indent=2, double_precision=15))
+        print(to_json(table.replace({float("nan"): None}).to_dict(orient="records")))
     else:
         print(table[[*axes, *METRICS[:3], "closed_form_bubble_fraction"]].to_string(index=False))
     if arguments.csv:
@@ -123,8 +122,6 @@ def schedules(arguments: Namespace) -> None:
     rows = [
         {
             "name": name,
-            "placement": "linear",
-            "chunks": "1",
             "backward": family.backward,
             "warm-up": family.warm_up,
             "peak held": family.peak,
@@ -136,35 +133,38 @@ def schedules(arguments: Namespace) -> None:
         for name, family in FAMILIES.items()
     ]
     if arguments.json:
-        print(json.dumps(rows, indent=2))
+        print(to_json(rows))
         return
     columns = {key: [row[key] for row in rows] for key in rows[0]}
     print(text_table(columns, left=tuple(columns)))
     print("on stage s of p, with m micro-batches; bubble: of equal stages without transfers")
 
 
+def to_json(value: Any) -> str:
+    """Return plain values as JSON, numbers in full precision, and never NaN."""
+    return json.dumps(value, indent=2, allow_nan=False)
+
+
 def parse_value(text: str) -> Any:
-    """Return what a value on the command line means: a number, a text, or a list of them.
+    """Return what a value on the command line means: JSON, a list with commas, or a text.
 
     Examples
     --------
-    >>> parse_value("1,1,2.5"), parse_value("1f1b"), parse_value("4")
-    ([1, 1, 2.5], '1f1b', 4)
+    >>> parse_value("1,1,2.5"), parse_value("1f1b"), parse_value("4"), parse_value('{"a.b": [1]}')
+    ([1, 1, 2.5], '1f1b', 4, {'a.b': [1]})
     """
-    if "," in text and not text.lstrip().startswith(("[", "{")):
-        return [parse_value(part) for part in text.split(",")]
-    import yaml
-
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-    if isinstance(value, str):
+        return json.loads(text)
+    except ValueError:
+        pass
+    if "," in text and not text.lstrip().startswith(("[", "{", '"')):
+        return [parse_value(part) for part in text.split(",")]
+    for number in (int, float):  # what JSON does not take for one: 010, .5, 1., nan
         try:
-            return float(value)  # YAML does not take 1e3 for a number, people do
+            return number(text)
         except ValueError:
-            return value
-    return value
+            continue
+    return text
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -174,9 +174,8 @@ def _assignment(text: str) -> tuple[str, Any]:
     return key.strip(), parse_value(value)
 
 
-def _with_schedule(path: str, name: str, overrides: Mapping[str, Any]) -> Config:
+def _with_schedule(document: Document, path: str, name: str) -> Config:
     """Return a config with another schedule; the options in it are those of its own schedule."""
-    document = override(read_document(path), path, overrides)
     section = document.get("run", {})
     if isinstance(section, dict) and section.get("schedule") != name:
         document = override(document, path, {"run.schedule": name, "run.options": {}})

@@ -25,27 +25,21 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
         raise ValueError(f"{flag} {path}: is a directory")
 
 
-class Progress:
+class ProgressBar:
     """A bar on standard error, for work of over a second or so, and only on a terminal.
 
-    Calling it adds to the work done; when that reaches the total, the bar starts over.
+    It is the progress hook of whatever takes long: called with what is done and what there is.
     """
 
-    def __init__(self, total: int | None, unit: str) -> None:
+    def __init__(self, unit: str) -> None:
         from tqdm import tqdm
 
-        self.bar = tqdm(
-            total=total, unit=unit, unit_scale=True, disable=None, leave=False, delay=1.0
-        )
+        self.bar = tqdm(unit=unit, unit_scale=True, disable=None, leave=False, delay=1.0)
 
-    def __call__(self, done: int) -> None:
-        """Add to the work that is done."""
-        if self.bar.total and self.bar.n >= self.bar.total:
+    def __call__(self, done: int, total: int) -> None:
+        """Show so much of the work as done; less than before is the next piece of work."""
+        if done < self.bar.n:
             self.bar.reset()
-        self.bar.update(done)
-
-    def of_all(self, done: int, total: int) -> None:
-        """Show how much of all work is done, where its total is known only later."""
         self.bar.total = total
         self.bar.update(done - self.bar.n)
 

@@ -98,9 +98,7 @@ def _add_sweep(commands: Commands) -> None:
     sweep.add_argument("--csv", metavar="FILE", help="write the table, one row a run")
     sweep.add_argument("--plot", metavar="FILE", help="write a line plot: .png, .svg or .pdf")
     sweep.add_argument("--x", metavar="KEY", help="axis along the plot; default: the first number")
-    sweep.add_argument(
-        "--y", metavar="COLUMN", default="bubble_fraction", help="default: bubble_fraction"
-    )
+    sweep.add_argument("--y", metavar="COLUMN", default="makespan_ms", help="default: makespan_ms")
     _json_flag(sweep)
 
 

@@ -10,24 +10,21 @@ backward_ms = [143.7, 143.1, 144.0, 202.8]
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipesim.config.rules import SWEEP_MODES, contradictions, unknown
-from pipesim.config.sections import Fault, Sections, SweepSection, structure
+from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.errors import ConfigError, DeadlockError, PipesimError
 from pipesim.io.config_file import Document, read_document, set_key
 from pipesim.io.layer_csv import read_layers
 from pipesim.partitioning import layer_weights, min_max_split
 from pipesim.pipeline import Pipeline
+from pipesim.progress import Progress
 from pipesim.run import Run, resolve_schedule, simulate
 from pipesim.schedule import Schedule
-
-if TYPE_CHECKING:
-    from pipesim.engine.simpy_engine import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +104,9 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
     ConfigError
         With every fault, each with the path of its key.
     """
-    document = {"run": {}, **document}  # without it, name the keys that are missing
-    sections, found = structure(document, Sections)
-    faults = [f"{path}: {text}" for path, text in found]
-    # The rules between keys can be checked where bad elements and unknown keys are all that is
-    # wrong; otherwise these faults have to be mended first.
-    checkable, _ = (sections, []) if sections else structure(_patched(document, found), Sections)
-    faults += contradictions(checkable) if checkable else []
-    if sections is None or faults:
+    sections, faults = structure(document, Sections)
+    faults += contradictions(sections)
+    if faults:
         raise ConfigError(name, faults)
     pipeline = _pipeline(sections, name, directory)
     try:
@@ -122,7 +114,7 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
             pipeline, sections.run.schedule, sections.run.microbatches, sections.run.options
         )
     except (PipesimError, TypeError, ValueError) as error:
-        key = "run.options" if sections.run.options else "run.schedule"
+        key = "run.options" if sections.run.options else "run.schedule"  # the names are known
         raise ConfigError(name, [f"{key}: {error}"]) from None
     return Config(name, sections, pipeline, schedule)
 
@@ -138,15 +130,15 @@ def parse_sweep(document: Document, name: str) -> SweepSection:
     if "sweep" not in document:
         example = '[sweep] with axes = {"run.microbatches" = [4, 8, 16]}'
         raise ConfigError(name, [f"sweep: missing; write {example}"])
-    section, found = structure(document["sweep"], SweepSection, "sweep")
-    if section is None:
-        raise ConfigError(name, [f"{path}: {text}" for path, text in found])
+    section, faults = structure(document["sweep"], SweepSection, "sweep")
+    if faults:
+        raise ConfigError(name, faults)
     if section.mode not in SWEEP_MODES:
         raise ConfigError(name, [unknown("sweep.mode", section.mode, SWEEP_MODES)])
     return section
 
 
-def simulate_config(config: Config, progress: "Progress | None" = None) -> Run:
+def simulate_config(config: Config, progress: Progress | None = None) -> Run:
     """Return the run that a config describes.
 
     Raises
@@ -163,28 +155,13 @@ def simulate_config(config: Config, progress: "Progress | None" = None) -> Run:
             config.schedule,
             engine=section.engine,
             protocol=section.protocol,
-            queue_capacity=section.queue_capacity,  # type: ignore[arg-type]  # None or a count
+            queue_capacity=section.queue_capacity,
             progress=progress,
         )
     except DeadlockError:
         raise
     except (PipesimError, ValueError) as error:
         raise ConfigError(config.name, [f"run.schedule: {error}"]) from None
-
-
-def _patched(document: Document, faults: list[Fault]) -> Document:
-    """Return a document without its unknown keys, and with any value for bad elements of lists."""
-    for path, text in faults:
-        if path.endswith("]"):
-            document = set_key(document, path, 1)
-        elif text.startswith("unknown key"):
-            *tables, key = path.split(".")
-            document = deepcopy(document)
-            place = document
-            for table in tables:
-                place = place[table]
-            del place[key]
-    return document
 
 
 def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
@@ -196,6 +173,7 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
         "overhead_ms": devices.overhead_ms,
         "latency_ms": links.latency_ms,
         "bandwidth_gb_s": links.bandwidth_gb_s,
+        "source": sections.source,
         "title": sections.title or (Path(name).stem if Path(name).suffix else ""),
     }
     stages, layers = sections.stages, sections.layers
@@ -213,7 +191,10 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
                 **common,
             )
         assert layers is not None  # one of the two is given: see _contradictions
-        profile = read_layers(directory / layers.file)
+        try:
+            profile = read_layers(directory / layers.file)
+        except ConfigError as error:
+            raise ConfigError(name, [f"layers.file: {error}"]) from None
         split: Any = layers.split
         if isinstance(split, str):
             split = min_max_split(layer_weights(profile, split), devices.ranks or 1)

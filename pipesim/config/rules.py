@@ -1,15 +1,40 @@
-"""What must hold between the keys of a config: lengths that fit, one way to say a thing."""
+"""What must hold between the keys of a config: known names, lengths that fit, no contradictions.
+
+Values that have faults of their own already are passed over.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
 from pipesim.config.sections import Sections, StagesSection
+from pipesim.config.values import Bad, length
 from pipesim.partitioning import WEIGHTS
+from pipesim.placement import PLACEMENTS
 from pipesim.run import ENGINES, PROTOCOLS
+from pipesim.schedules import FAMILIES
 
 SWEEP_MODES = ("product", "zip")
-PLACEMENTS = ("linear",)
+
+
+def contradictions(sections: Sections) -> Iterator[str]:
+    """Yield the faults that lie between the values of a config."""
+    yield from _unknown_names(sections)
+    stages, layers = sections.stages, sections.layers
+    if (stages is None) == (layers is None):
+        yield "stages: give the section [stages], or [layers] instead of it, and not both"
+        return
+    count = _stage_count(sections)
+    if isinstance(stages, StagesSection):
+        yield from _backward(stages)
+        if count is None and not any(isinstance(v, Bad) for v in _values(stages).values()):
+            yield "stages.count: missing; every cost is a single number, so say how many stages"
+    by_name = isinstance(_good(layers, "split"), str)
+    if by_name and getattr(sections.devices, "ranks", None) is None:
+        yield "devices.ranks: missing; a split by a method's name needs the number of ranks"
+    if count is not None:
+        yield from _lengths(sections, count)
+        yield from _rank_pairs(sections, count)
 
 
 def unknown(key: str, value: str, known: Iterable[str]) -> str:
@@ -17,68 +42,85 @@ def unknown(key: str, value: str, known: Iterable[str]) -> str:
     return f"{key}: {value!r} is unknown; known: {', '.join(known)}"
 
 
-def contradictions(sections: Sections) -> Iterator[str]:
-    """Yield the faults that lie between keys."""
-    run, stages, layers = sections.run, sections.stages, sections.layers
-    if run.engine not in ENGINES:
-        yield unknown("run.engine", run.engine, ENGINES)
-    if run.protocol not in PROTOCOLS:
-        yield unknown("run.protocol", run.protocol, PROTOCOLS)
-    if sections.devices.placement not in PLACEMENTS:
-        yield unknown("devices.placement", sections.devices.placement, PLACEMENTS)
-    if sections.sweep is not None and sections.sweep.mode not in SWEEP_MODES:
-        yield unknown("sweep.mode", sections.sweep.mode, SWEEP_MODES)
-    if (stages is None) == (layers is None):
-        yield "stages: give the section [stages], or [layers] instead of it, and not both"
-    if stages is not None:
-        yield from _stage_lengths(sections, stages)
-    if layers is not None and isinstance(layers.split, str):
-        if layers.split not in WEIGHTS:
-            yield unknown("layers.split", layers.split, WEIGHTS)
-        if sections.devices.ranks is None:
-            yield "devices.ranks: missing; a split by a method's name needs the number of ranks"
+def _good(section: Any, key: str) -> Any:
+    """Return a value of a section, None if it, or the whole section, is absent or has faults."""
+    value = getattr(section, key, None)
+    return None if isinstance(value, Bad) else value
 
 
-def _stage_lengths(sections: Sections, stages: StagesSection) -> Iterator[str]:
+def _unknown_names(sections: Sections) -> Iterator[str]:
+    for path, known in (
+        ("run.schedule", FAMILIES),
+        ("run.engine", ENGINES),
+        ("run.protocol", PROTOCOLS),
+        ("devices.placement", PLACEMENTS),
+        ("layers.split", WEIGHTS),
+        ("sweep.mode", SWEEP_MODES),
+    ):
+        section, key = path.split(".")
+        name = _good(getattr(sections, section), key)
+        if isinstance(name, str) and name not in known:
+            yield unknown(path, name, known)
+    family = FAMILIES.get(_good(sections.run, "schedule") or "")
+    for option in _good(sections.run, "options") or {}:
+        if family is not None and option not in family.options:
+            own = ", ".join(family.options) or "none"
+            yield f"run.options.{option}: {sections.run.schedule} has no such option; it has: {own}"
+
+
+def _values(section: Any) -> dict[str, Any]:
+    return {entry.name: getattr(section, entry.name) for entry in fields(section)}
+
+
+def _stage_count(sections: Sections) -> int | None:
+    """Return the number of stages that a config means, None if that is not clear."""
+    ranks: int | None = _good(sections.devices, "ranks")
+    if sections.layers is not None:
+        return length(getattr(sections.layers, "split", None)) or ranks
+    count: int | None = _good(sections.stages, "count")
+    if count is not None or not isinstance(sections.stages, StagesSection):
+        return count
+    lengths = filter(None, map(length, _values(sections.stages).values()))
+    return next(lengths, ranks)
+
+
+def _backward(stages: StagesSection) -> Iterator[str]:
     whole, parts = stages.backward_ms, (stages.input_grad_ms, stages.weight_grad_ms)
     if (parts[0] is None) != (parts[1] is None):
         missing = "input_grad_ms" if parts[0] is None else "weight_grad_ms"
         yield f"stages.{missing}: missing; input_grad_ms and weight_grad_ms go together"
     if whole is not None and any(part is not None for part in parts):
         yield "stages.backward_ms: give this, or input_grad_ms and weight_grad_ms, not all three"
-    values = {
-        f"stages.{entry.name}": getattr(stages, entry.name)
-        for entry in fields(stages)
-        if entry.name != "count"
-    }
-    lengths = {key: len(value) for key, value in values.items() if isinstance(value, list)}
-    count = stages.count or next(iter(lengths.values()), None) or sections.devices.ranks
-    if count is None:
-        yield "stages.count: missing; every cost is a single number, so say how many stages"
-        return
-    per_rank = {
-        f"devices.{name}": getattr(sections.devices, name) for name in ("speed", "overhead_ms")
-    }
-    lengths |= {key: len(value) for key, value in per_rank.items() if isinstance(value, list)}
-    for key, length in lengths.items():
-        if length != count:
-            yield f"{key}: {length} values for {count} stages"
-    if sections.devices.ranks not in (None, count):
-        yield f"devices.ranks: {sections.devices.ranks} ranks for {count} stages; linear: one each"
-    for name in ("latency_ms", "bandwidth_gb_s"):
-        value = getattr(sections.links, name)
-        if isinstance(value, list) and len(value) != count - 1:
-            yield f"links.{name}: {len(value)} values for {count - 1} stage boundaries"
-        if isinstance(value, dict):
-            for pair in value:
-                if max(pair) >= count:
-                    yield f'links.{name}."{pair[0]}->{pair[1]}": ranks go from 0 to {count - 1}'
-    yield from _row_lengths(sections, values)
 
 
-def _row_lengths(sections: Sections, values: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in values.items():
-        if isinstance(value, list) and isinstance(value[0], list):
-            microbatches = sections.run.microbatches
-            if len(value[0]) != microbatches:
-                yield f"{key}: rows of {len(value[0])} values for {microbatches} micro-batches"
+def _lengths(sections: Sections, count: int) -> Iterator[str]:
+    by_stage = _values(sections.stages) if isinstance(sections.stages, StagesSection) else {}
+    lists: dict[str, Any] = {f"stages.{key}": value for key, value in by_stage.items()}
+    for key in ("speed", "overhead_ms"):
+        lists[f"devices.{key}"] = getattr(sections.devices, key, None)
+    for key, value in lists.items():
+        if length(value) not in (None, count):
+            yield f"{key}: {length(value)} values for {count} stages"
+    ranks = _good(sections.devices, "ranks")
+    if ranks not in (None, count):
+        yield f"devices.ranks: {ranks} ranks for {count} stages; linear: one each"
+    for key in ("latency_ms", "bandwidth_gb_s"):
+        value = getattr(sections.links, key, None)
+        if length(value) not in (None, count - 1):
+            yield f"links.{key}: {length(value)} values for {count - 1} stage boundaries"
+    yield from _row_lengths(_good(sections.run, "microbatches"), lists)
+
+
+def _row_lengths(microbatches: int | None, lists: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in lists.items():
+        rows = isinstance(value, list) and isinstance(value[0], list)
+        if rows and microbatches not in (None, len(value[0])):
+            yield f"{key}: rows of {len(value[0])} values for {microbatches} micro-batches"
+
+
+def _rank_pairs(sections: Sections, count: int) -> Iterator[str]:
+    for key in ("latency_ms", "bandwidth_gb_s"):
+        value = _good(sections.links, key)
+        for pair in value if isinstance(value, dict) else ():
+            if max(pair) >= count:
+                yield f'links.{key}."{pair[0]}->{pair[1]}": ranks go from 0 to {count - 1}'

@@ -1,22 +1,22 @@
 """The sections of a config as dataclasses, and reading a plain table into them, strictly."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipesim.config.values import (
     HOOKS,
+    MISSING,
     Amounts,
     Axes,
+    Bad,
     Bandwidths,
     Costs,
     Count,
     Counts,
-    Faults,
     Latencies,
-    MaybeCount,
     Sizes,
     Speeds,
     Text,
@@ -25,29 +25,27 @@ from pipesim.config.values import (
 
 if TYPE_CHECKING:
     from cattrs import Converter
-    from cattrs.errors import BaseValidationError
 
 T = TypeVar("T")
-Fault = tuple[str, str]  # the path of a key, and what is wrong with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSection:
     """What to run."""
 
-    schedule: Text
-    microbatches: Count
+    schedule: Text = MISSING
+    microbatches: Count = MISSING
     options: dict[str, Any] = field(default_factory=dict)
     engine: Text = Text("simpy")
     protocol: Text = Text("eager")
-    queue_capacity: MaybeCount | None = None
+    queue_capacity: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagesSection:
     """What each stage costs."""
 
-    forward_ms: Costs
+    forward_ms: Costs = MISSING
     backward_ms: Costs | None = None
     input_grad_ms: Costs | None = None
     weight_grad_ms: Costs | None = None
@@ -61,8 +59,8 @@ class StagesSection:
 class LayersSection:
     """Instead of stages: layers from a file, and how to split them."""
 
-    file: Text
-    split: Counts
+    file: Text = MISSING
+    split: Counts = MISSING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +85,7 @@ class LinksSection:
 class SweepSection:
     """Which keys to vary, and how they go together."""
 
-    axes: Axes
+    axes: Axes = MISSING
     mode: Text = Text("product")
 
 
@@ -95,7 +93,7 @@ class SweepSection:
 class Sections:
     """A config as it is written."""
 
-    run: RunSection
+    run: RunSection = field(default_factory=RunSection)
     stages: StagesSection | None = None
     layers: LayersSection | None = None
     devices: DevicesSection = field(default_factory=DevicesSection)
@@ -105,8 +103,8 @@ class Sections:
     source: Text = Text("")
 
 
-def structure(table: object, section: type[T], path: str = "") -> tuple[T | None, list[Fault]]:
-    """Return a plain table as a section and no faults, or None and every fault in it.
+def structure(table: object, section: type[T], path: str = "") -> tuple[T, list[str]]:
+    """Return a plain table as a section, with Bad for what cannot be used, and all its faults.
 
     Parameters
     ----------
@@ -117,23 +115,21 @@ def structure(table: object, section: type[T], path: str = "") -> tuple[T | None
     path
         The path of its key, for the faults.
     """
-    from cattrs.errors import BaseValidationError
-
-    try:
-        return _converter().structure(table, section), []
-    except BaseValidationError as error:
-        return None, list(_walk(error, path))
+    filled = _converter().structure(table, section)
+    return filled, [*_unknown_keys(table, section, path), *_bad_values(filled, path)]
 
 
 @cache
 def _converter() -> "Converter":
     from cattrs import Converter
 
-    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
+    converter = Converter(prefer_attrib_converters=False)
     for value_type, hook in HOOKS.items():
         converter.register_structure_hook_func(_is_for(value_type), hook)
         converter.register_structure_hook_func(_is_for(value_type | None), _or_none(hook))
-    converter.register_structure_hook_func(lambda cls: cls == dict[str, Any], _table)
+    for section in (RunSection, StagesSection, LayersSection, DevicesSection, LinksSection):
+        converter.register_structure_hook(section, _if_table(converter, section))
+    converter.register_structure_hook(SweepSection, _if_table(converter, SweepSection))
     return converter
 
 
@@ -146,31 +142,47 @@ def _or_none(hook: Callable[[Any, type], Any]) -> Callable[[Any, type], Any]:
     return lambda value, cls: None if is_none(value) else hook(value, cls)
 
 
-def _table(value: Any, _: type) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Faults([("", f"{value!r} is not a table")])
-    return value
+def _if_table(converter: "Converter", section: type) -> Callable[[Any, type], Any]:
+    from cattrs.gen import make_dict_structure_fn
+
+    fill: Any = make_dict_structure_fn(section, converter)
+    not_a_table = Bad((("", "is not a table with keys"),))
+    return lambda value, cls: fill(value, cls) if isinstance(value, dict) else not_a_table
 
 
-def _walk(error: "BaseValidationError", path: str) -> Iterator[tuple[str, str]]:
-    """Walk cattrs' tree of errors and yield the path of each faulty key, and what is wrong."""
-    from cattrs.errors import AttributeValidationNote, BaseValidationError, ForbiddenExtraKeysError
-
-    for inner in error.exceptions:
-        notes = getattr(inner, "__notes__", [])
-        names = [note.name for note in notes if isinstance(note, AttributeValidationNote)]
-        place = ".".join(filter(None, [path, *names]))
-        if isinstance(inner, BaseValidationError):
-            yield from _walk(inner, place)
-        elif isinstance(inner, ForbiddenExtraKeysError):
-            known = [entry.name for entry in fields(inner.cl)]
-            for key in sorted(map(str, inner.extra_fields)):
-                close = get_close_matches(key, known, 1)
-                hint = f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
-                yield ".".join(filter(None, [place, key])), f"unknown key{hint}"
-        elif isinstance(inner, Faults):
-            yield from ((f"{place}{where}", text) for where, text in inner.faults)
-        elif isinstance(inner, KeyError):
-            yield place or str(inner.args[0]), "missing, but required"
+def _unknown_keys(table: object, section: Any, path: str) -> Iterator[str]:
+    if not isinstance(table, dict):
+        return
+    known = {entry.name: entry for entry in fields(section)}
+    for key, value in table.items():
+        if key in known:
+            inner = SECTIONS.get(key) if section is Sections else None
+            if inner is not None:
+                yield from _unknown_keys(value, inner, join(path, key))
         else:
-            yield place or "the config", "is not a table with keys"
+            close = get_close_matches(str(key), known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            yield f"{join(path, str(key))}: unknown key; {hint}"
+
+
+def _bad_values(section: Any, path: str) -> Iterator[str]:
+    if isinstance(section, Bad):
+        yield from (f"{path}{place}: {text}" for place, text in section.faults)
+    elif is_dataclass(section):
+        for entry in fields(section):
+            yield from _bad_values(getattr(section, entry.name), join(path, entry.name))
+
+
+def join(path: str, key: str) -> str:
+    """Return the path of a key in the section at another path."""
+    return f"{path}.{key}" if path else key
+
+
+SECTIONS = {
+    "run": RunSection,
+    "stages": StagesSection,
+    "layers": LayersSection,
+    "devices": DevicesSection,
+    "links": LinksSection,
+    "sweep": SweepSection,
+}

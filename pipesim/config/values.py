@@ -1,16 +1,19 @@
 """The values that a config may hold, each checked strictly, with the place of every fault.
 
-A number as text, 4.7 for a count, a NaN: each is a fault and never converted.
+A number as text, 4.7 for a count, a NaN: each is a fault and never converted. A value with
+faults is replaced by Bad, so that all faults of a config are found before any is told.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NewType
 
+from pipesim.checks import is_number
+from pipesim.components import MOST_BYTES
+
 Count = NewType("Count", int)  # a whole number of at least 1
-MaybeCount = NewType("MaybeCount", object)  # a count, or none
 Counts = NewType("Counts", object)  # a split: whole numbers of at least 0, or a method's name
 Costs = NewType("Costs", object)  # a number, one a stage, or a row a stage
 Amounts = NewType("Amounts", object)  # a number of at least 0, or a list of them
@@ -24,24 +27,24 @@ Axes = NewType("Axes", object)  # key -> list, or {linspace = [a, b, n]}, or {ge
 _PAIR = re.compile(r"\s*(\d+)\s*->\s*(\d+)\s*")
 
 
-class Faults(ValueError):
-    """Faults of one value, each with its place inside it, such as `[3]`."""
-
-    def __init__(self, faults: list[tuple[str, str]]) -> None:
-        self.faults = faults
-        super().__init__("; ".join(f"{place} {text}" for place, text in faults))
+Faults = list[tuple[str, str]]  # places inside a value, such as `[3]`, and what is wrong there
 
 
-@contextmanager
-def _collecting() -> Iterator[list[tuple[str, str]]]:
-    faults: list[tuple[str, str]] = []
-    yield faults
-    if faults:
-        raise Faults(faults)
+@dataclass(frozen=True)
+class Bad:
+    """Stands for a value that cannot be used, until all faults of a config are known."""
+
+    faults: tuple[tuple[str, str], ...]
+    value: Any = None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+MISSING: Any = Bad((("", "missing, but required"),))
+
+
+def length(value: Any) -> int | None:
+    """Return the length of a list, with faults in it or not; None if there is no list."""
+    listed = value.value if isinstance(value, Bad) else value
+    return len(listed) if isinstance(listed, list) and listed else None
 
 
 def _is_whole(value: Any) -> bool:
@@ -54,116 +57,118 @@ def is_none(value: Any) -> bool:
 
 
 # Each kind of single value: a test, and the words for what is right.
-AMOUNT = (lambda v: _is_number(v) and math.isfinite(v) and v >= 0, "a finite number >= 0")
-POSITIVE = (lambda v: _is_number(v) and math.isfinite(v) and v > 0, "a finite number > 0")
-SIZE = (lambda v: _is_whole(v) and v >= 0, "a whole number >= 0")
+AMOUNT = (lambda v: is_number(v) and math.isfinite(v) and v >= 0, "a finite number >= 0")
+POSITIVE = (lambda v: is_number(v) and math.isfinite(v) and v > 0, "a finite number > 0")
+SIZE = (lambda v: _is_whole(v) and 0 <= v <= MOST_BYTES, "a whole number from 0 to 10^15")
 COUNT = (lambda v: _is_whole(v) and v >= 1, "a whole number >= 1")
-MAYBE_COUNT = (lambda v: is_none(v) or COUNT[0](v), "a whole number >= 1, or none")
-BANDWIDTH = (lambda v: is_none(v) or (_is_number(v) and v > 0), "a number > 0, or none")
+BANDWIDTH = (lambda v: is_none(v) or (is_number(v) and v > 0), "a number > 0, or none")
 TEXT = (lambda v: isinstance(v, str), "a text in quotes")
 
 Kind = tuple[Callable[[Any], bool], str]
+Hook = Callable[[Any, type], Any]
 
 
-def _check(value: Any, kind: Kind, place: str, faults: list[tuple[str, str]]) -> Any:
+def _check(value: Any, kind: Kind, place: str, faults: Faults) -> Any:
     test, words = kind
     if not test(value):
         faults.append((place, f"{value!r} is not {words}"))
-    return None if is_none(value) else value
+    return None if kind is BANDWIDTH and is_none(value) else value
 
 
-def _one(kind: Kind) -> Callable[[Any, type], Any]:
+def _hook(check: Callable[[Any, Faults], Any]) -> Hook:
+    """Return a hook that hands on what a check returns, or Bad with the faults it found."""
+
     def structure(value: Any, _: type) -> Any:
-        with _collecting() as faults:
-            return _check(value, kind, "", faults)
+        faults: Faults = []
+        checked = check(value, faults)
+        return Bad(tuple(faults), value) if faults else checked
 
     return structure
 
 
-def _one_or_each(kind: Kind, depth: int = 1) -> Callable[[Any, type], Any]:
+def _one(kind: Kind) -> Hook:
+    return _hook(lambda value, faults: _check(value, kind, "", faults))
+
+
+def _one_or_each(kind: Kind, depth: int = 1) -> Hook:
     """Return a hook for one value, or nested lists of them down to some depth."""
+    return _hook(lambda value, faults: _walk(value, kind, depth, "", faults))
 
-    def walk(value: Any, left: int, place: str, faults: list[tuple[str, str]]) -> Any:
-        if isinstance(value, list) and left > 0:
-            if not value:
-                faults.append((place, "is an empty list"))
-            return [walk(v, left - 1, f"{place}[{i}]", faults) for i, v in enumerate(value)]
+
+def _walk(value: Any, kind: Kind, depth: int, place: str, faults: Faults) -> Any:
+    if not isinstance(value, list) or depth == 0:
         return _check(value, kind, place, faults)
-
-    def structure(value: Any, _: type) -> Any:
-        with _collecting() as faults:
-            value = walk(value, depth, "", faults)
-            if isinstance(value, list) and value:
-                _check_shape(value, faults)
-        return value
-
-    return structure
-
-
-def _check_shape(value: list[Any], faults: list[tuple[str, str]]) -> None:
-    if len({isinstance(item, list) for item in value}) > 1:
-        faults.append(("", "mixes numbers and lists; give one number a stage, or one row"))
-    elif isinstance(value[0], list):
-        lengths = sorted({len(row) for row in value})
-        if len(lengths) > 1:
-            faults.append(("", f"has rows of different lengths: {lengths}"))
+    if not value:
+        faults.append((place, "is an empty list"))
+    elif len({isinstance(item, list) for item in value}) > 1:
+        faults.append((place, "mixes numbers and lists; give one number a stage, or one row"))
+    elif isinstance(value[0], list) and len(lengths := {len(row) for row in value}) > 1:
+        faults.append((place, f"has rows of different lengths: {sorted(lengths)}"))
+    items = enumerate(value)
+    return [_walk(item, kind, depth - 1, f"{place}[{i}]", faults) for i, item in items]
 
 
-def _by_pair(kind: Kind) -> Callable[[Any, type], Any]:
+def _by_pair(kind: Kind) -> Hook:
     """Return a hook for one value, one a boundary, or a table such as {"0->1" = 0.5}."""
-    plain = _one_or_each(kind)
 
-    def structure(value: Any, cls: type) -> Any:
+    def check(value: Any, faults: Faults) -> Any:
         if not isinstance(value, dict):
-            return plain(value, cls)
-        with _collecting() as faults:
-            pairs = {}
-            for text, amount in value.items():
-                match = _PAIR.fullmatch(str(text))
-                if match is None:
-                    faults.append((f'."{text}"', 'is no pair of ranks; write "0->1"'))
-                else:
-                    pair = int(match[1]), int(match[2])
-                    pairs[pair] = _check(amount, kind, f'."{text}"', faults)
+            return _walk(value, kind, 1, "", faults)
+        pairs = {}
+        for text, amount in value.items():
+            place = f'."{text}"'
+            match = _PAIR.fullmatch(str(text))
+            if match is None:
+                faults.append((place, 'is no pair of ranks; write "0->1"'))
+            else:
+                pairs[int(match[1]), int(match[2])] = _check(amount, kind, place, faults)
         return pairs
 
-    return structure
+    return _hook(check)
 
 
-def _split(value: Any, cls: type) -> Any:
-    return value if isinstance(value, str) else _one_or_each(SIZE)(value, cls)
+def _split(value: Any, faults: Faults) -> Any:
+    return value if isinstance(value, str) else _walk(value, SIZE, 1, "", faults)
 
 
-def _axes(value: Any, _: type) -> Any:
-    with _collecting() as faults:
-        if not isinstance(value, dict) or not value:
-            faults.append(("", 'is no table of axes; write {"run.microbatches" = [4, 8]}'))
-            return value
-        return {key: _axis(axis, f'."{key}"', faults) for key, axis in value.items()}
+def _table(value: Any, faults: Faults) -> Any:
+    if not isinstance(value, dict):
+        faults.append(("", f"{value!r} is not a table"))
+    return value
 
 
-def _axis(axis: Any, place: str, faults: list[tuple[str, str]]) -> list[Any]:
-    import numpy as np
+def _axes(value: Any, faults: Faults) -> Any:
+    if not isinstance(value, dict) or not value:
+        faults.append(("", 'is no table of axes; write {"run.microbatches" = [4, 8]}'))
+        return value
+    return {key: _axis(axis, f'."{key}"', faults) for key, axis in value.items()}
 
+
+def _axis(axis: Any, place: str, faults: Faults) -> list[Any]:
     if isinstance(axis, list) and axis:
         return axis
     if isinstance(axis, dict) and len(axis) == 1:
         ((name, ends),) = axis.items()
-        makers: dict[str, Callable[..., Any]] = {
-            "linspace": np.linspace,
-            "geomspace": np.geomspace,
-        }
-        if name in makers and isinstance(ends, list) and len(ends) == 3:
-            first, last, number = ends
-            if _is_number(first) and _is_number(last) and COUNT[0](number):
-                try:
-                    return _tidy(makers[name](first, last, number), _is_whole(first + last))
-                except ValueError as error:
-                    faults.append((place, f"{axis!r}: {error}"))
-                    return []
+        if name in ("linspace", "geomspace") and isinstance(ends, list) and len(ends) == 3:
+            first, last, count = ends
+            if is_number(first) and is_number(last) and COUNT[0](count):
+                return _points(name, first, last, count, place, faults)
     wanted = "a list of values, {linspace = [from, to, number]} or {geomspace = [...]}"
     faults.append((place, f"{axis!r} is not {wanted}"))
     return []
+
+
+def _points(
+    name: str, first: float, last: float, count: int, place: str, faults: Faults
+) -> list[Any]:
+    import numpy as np
+
+    space: Callable[..., Any] = getattr(np, name)
+    try:
+        return _tidy(space(first, last, count), _is_whole(first + last))
+    except ValueError as error:
+        faults.append((place, f"{name} from {first!r} to {last!r}: {error}"))
+        return []
 
 
 def _tidy(points: Any, whole: bool) -> list[float]:
@@ -175,10 +180,9 @@ def _tidy(points: Any, whole: bool) -> list[float]:
     ]
 
 
-HOOKS: dict[Any, Callable[[Any, type], Any]] = {
+HOOKS: dict[Any, Hook] = {
     Count: _one(COUNT),
-    MaybeCount: _one(MAYBE_COUNT),
-    Counts: _split,
+    Counts: _hook(_split),
     Costs: _one_or_each(AMOUNT, depth=2),
     Amounts: _one_or_each(AMOUNT),
     Speeds: _one_or_each(POSITIVE),
@@ -186,5 +190,6 @@ HOOKS: dict[Any, Callable[[Any, type], Any]] = {
     Latencies: _by_pair(AMOUNT),
     Bandwidths: _by_pair(BANDWIDTH),
     Text: _one(TEXT),
-    Axes: _axes,
+    Axes: _hook(_axes),
+    dict[str, Any]: _hook(_table),
 }

@@ -19,7 +19,7 @@ def deadlock_error(schedule: Schedule, workload: Workload, spans: Spans) -> Dead
         waiting = np.flatnonzero(np.isnan(spans.start[first:last]))
         if waiting.size:
             op = first + int(waiting[0])
-            place = f"rank {rank} at {schedule.op(op)}, number {op - first} of its {last - first}"
+            place = f"rank {rank} at {schedule.op(op)}, op {op - first + 1} of its {last - first}"
             lines.append(f"  {place}: waits for {_awaited(schedule, workload, spans, op)}")
     if len(lines) > SHOWN:
         lines[SHOWN:] = [f"  and {len(lines) - SHOWN} more ranks"]
@@ -33,11 +33,9 @@ def _awaited(schedule: Schedule, workload: Workload, spans: Spans, op: int) -> s
     source = int(workload.producer[op])
     if source >= 0 and np.isnan(spans.end[source]):
         carried = "activation" if schedule.kind[op] == Kind.F else "gradient"
-        place = source - int(schedule.offsets[schedule.rank[source]])
-        return (
-            f"the {carried} from {schedule.op(source)}, "
-            f"number {place} of rank {int(schedule.rank[source])}"
-        )
+        rank = int(schedule.rank[source])
+        place = source - int(schedule.offsets[rank]) + 1
+        return f"the {carried} from {schedule.op(source)}, op {place} of rank {rank}"
     consumer = int(workload.consumer[op])
     return (
         f"room in the queue from stage {int(schedule.stage[op])} "

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.engine.workload import Workload
+from pipesim.progress import Progress
 from pipesim.trace import Spans
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class RunState:
     """What is known of every op before and during a run; times that are not yet known are NaN."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, progress: Progress | None = None) -> None:
         ops = len(workload.duration)
         self.duration: list[float] = workload.duration.tolist()
         self.producer: list[int] = workload.producer.tolist()
@@ -28,6 +29,15 @@ class RunState:
         self.outlet: list[Wire | Handover | None] = [None] * ops  # what takes its output away
         self.queue_in: list[Queue | None] = [None] * ops  # that its input stands in
         self.queue_out: list[Queue | None] = [None] * ops  # that its output needs room in
+
+        self.progress = progress
+        self.done = 0
+
+    def report(self, ops: int) -> None:
+        """Tell whoever wants to know that so many more ops are done."""
+        self.done += ops
+        if self.progress is not None:
+            self.progress(self.done, len(self.end))
 
     def spans(self) -> Spans:
         """Return the times as arrays."""

@@ -11,7 +11,7 @@ number. Keyed like this, a rank gets the input it needs whatever the order of ar
 never occupies a rank. With bounded queues, an op starts only when there is room for its output.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 import simpy
@@ -20,15 +20,15 @@ from pipesim.engine.channels import Handover, Mailbox, Queue, Wire
 from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import Workload
+from pipesim.progress import Progress
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans
 
-Progress = Callable[[int], None]
 REPORT_EVERY = 1024  # ops of a rank between two calls of the progress hook
 
 
 def rank_process(
-    env: simpy.Environment, order: range, mailbox: Mailbox, run: RunState, progress: Progress
+    env: simpy.Environment, order: range, mailbox: Mailbox, run: RunState
 ) -> Generator[simpy.Event, None, None]:
     """Walk the ops of one rank: wait for the input, compute, pass the output on."""
     producer, local_input, start, end = run.producer, run.local_input, run.start, run.end
@@ -56,7 +56,7 @@ def rank_process(
             outlet = run.outlet[op]
             if outlet is not None:
                 outlet.send(op)
-        progress(len(batch))
+        run.report(len(batch))
 
 
 def run_simpy(
@@ -77,7 +77,7 @@ def run_simpy(
     queue_capacity
         Messages that fit between two stages on different ranks, in each direction; None: any.
     progress
-        Called now and then with the number of ops done since the last call.
+        Called now and then with the number of ops done and of all ops.
 
     Raises
     ------
@@ -85,14 +85,14 @@ def run_simpy(
         If the run cannot go on; it names what every stuck rank waits for.
     """
     env = simpy.Environment()
-    run = RunState(workload)
+    run = RunState(workload, progress)
     mailboxes = [Mailbox(env) for _ in range(schedule.ranks)]
     _connect(env, schedule, workload, mailboxes, run)
     if queue_capacity is not None:
         _bound_queues(env, schedule, workload, queue_capacity, run)
     for rank, mailbox in enumerate(mailboxes):
         order = range(schedule.offsets[rank], schedule.offsets[rank + 1])
-        env.process(rank_process(env, order, mailbox, run, progress or _ignore))
+        env.process(rank_process(env, order, mailbox, run))
     env.run()
     spans = run.spans()
     if np.isnan(spans.end).any():
@@ -137,7 +137,3 @@ def _bound_queues(
 def _batches(order: range) -> Iterator[range]:
     for first in range(0, len(order), REPORT_EVERY):
         yield order[first : first + REPORT_EVERY]
-
-
-def _ignore(done: int) -> None:
-    """Take a progress report that nobody asked for."""

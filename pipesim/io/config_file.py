@@ -13,7 +13,7 @@ from pipesim.errors import ConfigError
 
 Document = dict[str, Any]
 
-_STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]")
+_STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\.?\"([^\"]+)\"|\[(\d+)\]")
 
 
 def read_document(path: str | PathLike[str]) -> Document:
@@ -49,7 +49,7 @@ def read_document(path: str | PathLike[str]) -> Document:
 
 
 def set_key(document: Document, key: str, value: Any) -> Document:
-    """Return the table with one key set, `stages.forward_ms[3]` or `run.microbatches`.
+    """Return the table with one key set: `stages.forward_ms[3]`, `links.latency_ms."0->1"`.
 
     Tables on the way are made where they are missing; lists are not.
 
@@ -88,7 +88,8 @@ def _steps(key: str) -> list[str | int]:
         match = _STEP.match(key, position)
         if match is None:
             break
-        steps.append(match[1] if match[1] is not None else int(match[2]))
+        name = match[1] or match[2]
+        steps.append(name if name else int(match[3]))
         position = match.end()
     if position < len(key) or not steps or isinstance(steps[0], int):
         raise ValueError(f"{key!r} is no key; write for example stages.forward_ms[3]")

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+TABLE_ENDINGS = (".csv", ".parquet")
+
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:

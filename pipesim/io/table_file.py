@@ -4,12 +4,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesim.io.files import replacing
+from pipesim.io.files import TABLE_ENDINGS, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
-
-TABLE_ENDINGS = (".csv", ".parquet")
 
 
 def write_table(table: "pd.DataFrame", path: str | PathLike[str]) -> None:

@@ -1,6 +1,7 @@
 """The Gantt chart: one row a rank, one bar an op, idle time shaded by its cause."""
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -43,42 +44,36 @@ def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> from pipesim.run import Pipeline, simulate
-    >>> pipe = Pipeline.from_costs(forward=[1, 1, 1, 2], backward=[2, 2, 2, 4])
-    >>> ax = gantt(simulate(pipe, "1f1b", microbatches=8))
+    >>> import pipesim as ps
+    >>> pipe = ps.Pipeline.from_costs(forward=[1, 1, 1, 2], backward=[2, 2, 2, 4])
+    >>> ax = ps.plot.gantt(ps.simulate(pipe, "1f1b", microbatches=8))
     >>> ax.get_xlabel()
     'time [ms]'
     """
     runs = [runs] if isinstance(runs, Run) else list(runs)
     rows = sum(run.schedule.ranks for run in runs)
     if ax is None:
-        row_height = min(0.36, 9.0 / rows)
+        row_height = min(0.36, 9.0 / max(run.schedule.ranks for run in runs))
         ax = new_axes(10.0, rows * row_height + 0.45 * len(runs) + 1.1)
-    longest = max(run.makespan for run in runs)
-    ax.set_xlim(0, longest or 1.0)
+    times = [t for run in runs for t in (run.makespan, closed_form_makespan(run), run.lower_bound)]
+    ax.set_xlim(0, 1.003 * max(t for t in times if t is not None) or 1.0)  # lines stay inside
+    tops = np.cumsum([0.0, *(run.schedule.ranks + GAP for run in runs)])
     ticks: list[tuple[float, str]] = []
-    top = 0.0
-    for run in runs:
+    for run, top in zip(runs, tops, strict=False):
         _draw_run(ax, run, top)
         ticks += [(top + rank, f"rank {rank}") for rank in range(run.schedule.ranks)]
-        top += run.schedule.ranks + GAP
-    bottom = top - GAP
-    ax.set_ylim(bottom - 0.5, -0.5)
+    ax.set_ylim(tops[-1] - GAP - 0.5, -0.5)
     ax.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
     ax.tick_params(axis="y", length=0, labelsize=_row_font(ax, 9.0))
     ax.set_xlabel("time [ms]")
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
-    for run, first_row in zip(runs, _first_rows(runs), strict=True):
-        _label_bars(ax, run, first_row)
-        _idle_shares(ax, run, first_row, longest)
+    for run, top in zip(runs, tops, strict=False):
+        _label_bars(ax, run, top)
+        _idle_shares(ax, run, top)
     _legend(ax, runs)
+    _sources(ax, runs)
     return ax
-
-
-def _first_rows(runs: Sequence[Run]) -> list[float]:
-    heights = [run.schedule.ranks + GAP for run in runs]
-    return [float(row) for row in np.cumsum([0.0, *heights[:-1]])]
 
 
 def _draw_run(ax: Axes, run: Run, top: float) -> None:
@@ -175,7 +170,7 @@ def _label_bars(ax: Axes, run: Run, top: float) -> None:
         )
 
 
-def _idle_shares(ax: Axes, run: Run, top: float, longest: float) -> None:
+def _idle_shares(ax: Axes, run: Run, top: float) -> None:
     font = _row_font(ax, 8.5)
     for rank, share in enumerate(run.rank_times.bubble_fraction.tolist()):
         ax.text(
@@ -222,6 +217,24 @@ def _legend(ax: Axes, runs: Sequence[Run]) -> None:
         fontsize=8,
         frameon=False,
     )
+
+
+def _sources(ax: Axes, runs: Sequence[Run]) -> None:
+    """Write below the legend where the numbers come from."""
+    sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
+    if sources:
+        ax.annotate(
+            "\n".join(fill(source, width=150) for source in sources),
+            xy=(0.5, 0.0),
+            xycoords="axes fraction",
+            xytext=(0, -76),
+            textcoords="offset points",
+            fontsize=6.5,
+            color="#606060",
+            ha="center",
+            va="top",
+            annotation_clip=False,
+        )
 
 
 def _time_alone(times: list[float]) -> str:

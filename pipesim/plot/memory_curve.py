@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from pipesim.plot.style import KIND_COLOURS, new_axes
 from pipesim.run import Run
 
-UNITS = {"microbatches": ("in_flight", 1.0, ""), "bytes": ("stash_bytes", 1e9, " GB")}
+UNITS = {"microbatches": "in_flight", "bytes": "stash_bytes"}
 
 
 def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -> Axes:
@@ -30,14 +30,15 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
 
     Examples
     --------
-    >>> from pipesim.run import Pipeline, simulate
-    >>> pipe = Pipeline.from_costs(forward=1.0, backward=2.0, stages=4)
-    >>> [text.get_text() for text in in_flight(simulate(pipe, "1f1b", microbatches=8)).texts]
+    >>> import pipesim as ps
+    >>> pipe = ps.Pipeline.from_costs(forward=1.0, backward=2.0, stages=4)
+    >>> ax = ps.plot.in_flight(ps.simulate(pipe, "1f1b", microbatches=8))
+    >>> [text.get_text() for text in ax.texts]
     ['4', '3', '2', '1']
     """
     if unit not in UNITS:
         raise ValueError(f"unit = {unit!r} is unknown; known: {', '.join(UNITS)}")
-    column, scale, suffix = UNITS[unit]
+    column = UNITS[unit]
     stages = run.schedule.stages
     ax = ax or new_axes(10.0, min(0.5 * stages, 9.0) + 1.0)
     table, begin = run.in_flight, run.spans.start.min()
@@ -58,7 +59,7 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
         ax.text(
             1.005,
             base - 0.42,
-            f"{rows[column].max() / scale:.4g}{suffix}",
+            str(rows[column].max()) if unit == "microbatches" else _bytes(rows[column].max()),
             transform=ax.get_yaxis_transform(),
             va="center",
             fontsize=9 if stages <= 16 else 7,
@@ -73,3 +74,11 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     return ax
+
+
+def _bytes(count: int) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if count >= 10**power:
+            return f"{count / 10**power:.4g} {unit}"
+    return f"{count} B"

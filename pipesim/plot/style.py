@@ -5,12 +5,13 @@ black and white: forwards are light, backwards dark. Causes of idle time differ 
 """
 
 from os import PathLike
+from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipesim.io.files import replacing
+from pipesim.io.files import FIGURE_ENDINGS, replacing
 
 KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#d9822b", "W": "#f6d58c"}
 LABEL_COLOURS = {"F": "black", "B": "white", "I": "black", "W": "black"}
@@ -57,11 +58,11 @@ def save(ax: Axes, path: str | PathLike[str], dpi: int = 150) -> None:
     ValueError
         If the ending is none of these.
     """
-    ending = str(path).rpartition(".")[2].lower()
-    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    if ending not in dates:
-        raise ValueError(f"{path}: a figure is written as .png, .svg or .pdf")
+    ending = Path(path).suffix.lower()
+    if ending not in FIGURE_ENDINGS:
+        raise ValueError(f"{path}: a figure is written as {', '.join(FIGURE_ENDINGS)}")
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
     with replacing(path) as temporary, mpl.rc_context({"svg.hashsalt": "pipesim"}):
-        figure.savefig(temporary, dpi=dpi, metadata=dates[ending])
+        figure.savefig(temporary, dpi=dpi, metadata=dates.get(ending))

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from pipesim.checks import check_count
@@ -159,16 +159,17 @@ def build_schedule(
         placement = linear_placement(check_count("ranks", ranks))
     elif ranks is not None and ranks != placement.ranks:
         raise ValueError(f"ranks = {ranks} for a placement on {placement.ranks} ranks")
-    return family.build(placement, check_count("microbatches", microbatches), **options)
+    built = family.build(placement, check_count("microbatches", microbatches), **options)
+    return replace(built, family=name)
 
 
 def closed_form_bubble(schedule: Schedule) -> float | None:
-    """Return the bubble fraction of equal stages under this schedule's family, None if unknown.
+    """Return the bubble fraction of equal stages under a schedule's family, None if it has none.
 
     Examples
     --------
     >>> closed_form_bubble(build_schedule("1f1b", ranks=4, microbatches=4)) == 3 / 7
     True
     """
-    family = FAMILIES.get(schedule.name)
+    family = FAMILIES.get(schedule.family)
     return None if family is None else family.bubble(schedule.ranks, schedule.microbatches)
