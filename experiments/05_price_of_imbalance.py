@@ -95,11 +95,11 @@ def draw(table: pd.DataFrame, stars: dict[int, tuple[float, float]]) -> None:
 
 
 def draw_panel(ax: Axes, table: pd.DataFrame, m: int, star: tuple[float, float]) -> None:
-    for (schedule, rows), (colour, marker, _) in zip(
+    for (schedule, rows), (colour, marker) in zip(
         table.groupby("schedule", sort=False), CURVES, strict=False
     ):
         x, y = rows.slowest_over_mean, rows.inflation
-        ax.plot(x, y, marker, ms=3.5, mfc="none", mew=0.8, color=colour, label=schedule)
+        ax.plot(x, y, marker, ms=2.5, alpha=0.55, mew=0, color=colour, label=schedule)
     reach = np.array([1.0, table.slowest_over_mean.max()])
     floor = m * reach / (m + RANKS - 1)
     ax.plot(reach, floor, ":", color="black", label="floor: m x / (m+p-1)")

@@ -1,9 +1,12 @@
 """Checks of single values, each with an error that names the value."""
 
-import math
 from numbers import Real
 from operator import index
 from typing import Any
+
+MOST_MS = 1e15  # times and sizes up to here add up without overflow or loss to speak of
+MOST_BYTES = 10**15
+LEAST_RATE = 1e-9  # of speeds and bandwidths, which are divided by
 
 
 def check_count(name: str, value: Any) -> int:
@@ -24,7 +27,7 @@ def check_count(name: str, value: Any) -> int:
 
 
 def check_amount(name: str, value: Any) -> None:
-    """Check that a value is a finite number of at least 0.
+    """Check that a value is a number from 0 to 10^15.
 
     Raises
     ------
@@ -33,10 +36,19 @@ def check_amount(name: str, value: Any) -> None:
     """
     if not is_number(value):
         raise ValueError(f"{name} = {value!r} is not a number")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} = {value!r} is not a finite number of at least 0")
+    if not 0 <= value <= MOST_MS:
+        raise ValueError(f"{name} = {shown(value)} is not a number from 0 to 10^15")
 
 
 def is_number(value: Any) -> bool:
     """Say whether a value is a real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def shown(value: Any, width: int = 60) -> str:
+    """Return a value for an error message, cut if it is long."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep, or an int of thousands of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= width else f"{text[:width]}..."

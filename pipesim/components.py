@@ -3,7 +3,6 @@
 The units are those of `pipeline.py`: milliseconds, bytes, 10^9 bytes a second.
 """
 
-import math
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TypeAlias
@@ -11,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pipesim.arrays import FloatArray
-from pipesim.checks import check_amount, is_number
+from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, check_amount, is_number
 from pipesim.ops import Kind
 
 # The cost of one kind of op on one stage: one number, or one a micro-batch.
@@ -24,7 +23,6 @@ COST_FIELDS = {
     Kind.W: "weight_grad_ms",
 }
 SIZE_FIELDS = ("stash_bytes", "param_bytes", "output_bytes")
-MOST_BYTES = 10**15  # sums over thousands of micro-batches still fit into 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +93,15 @@ class Device:
     Raises
     ------
     ValueError
-        If the speed is not a finite number above 0, or the overhead not one of at least 0.
+        If the speed is not a number from 10^-9 to 10^15, or the overhead not one from 0 on.
     """
 
     speed: float = 1.0
     overhead_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (is_number(self.speed) and math.isfinite(self.speed) and self.speed > 0):
-            raise ValueError(f"speed = {self.speed!r} is not a finite number above 0")
+        if not (is_number(self.speed) and LEAST_RATE <= self.speed <= MOST_MS):
+            raise ValueError(f"speed = {self.speed!r} is not a number from 10^-9 to 10^15")
         check_amount("overhead_ms", self.overhead_ms)
 
 
@@ -121,7 +119,7 @@ class Link:
     Raises
     ------
     ValueError
-        If the latency is negative or not finite, or the bandwidth not above 0.
+        If the latency is no number from 0 to 10^15, or the bandwidth none from 10^-9 on.
     """
 
     latency_ms: float = 0.0
@@ -130,8 +128,8 @@ class Link:
     def __post_init__(self) -> None:
         check_amount("latency_ms", self.latency_ms)
         bandwidth = self.bandwidth_gb_s
-        if bandwidth is not None and not (is_number(bandwidth) and bandwidth > 0):
-            raise ValueError(f"bandwidth_gb_s = {bandwidth!r} is not a number above 0")
+        if bandwidth is not None and not (is_number(bandwidth) and bandwidth >= LEAST_RATE):
+            raise ValueError(f"bandwidth_gb_s = {bandwidth!r} is not a number from 10^-9 on")
 
     def wire_ms(self, size_bytes: int) -> float:
         """Return how long a message of this size occupies the wire [ms]."""

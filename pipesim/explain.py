@@ -30,8 +30,8 @@ def ladder(run: Run, progress: Progress | None = None) -> "pd.DataFrame":
 
     Columns: `rung`, `step_ms`, `bubble_fraction`, `added_ms` over the rung before (NaN on the
     first), and `rank` that it shows on: of unequal stages and varying costs the rank with the
-    most work, of transfers the one that waits for them the longest, of queues the one that
-    stands still for them the longest; -1 where it shows on none, as on the first rung.
+    most work, of queues the one that stands still for them the longest; -1 on the first rung
+    and for transfers, which lie between ranks.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def ladder(run: Run, progress: Progress | None = None) -> "pd.DataFrame":
                 rung  step_ms  bubble_fraction  added_ms  rank
         equal stages    41.25         0.272727       NaN    -1
     + unequal stages    57.00         0.473684     15.75     3
-         + transfers    60.00         0.500000      3.00     0
+         + transfers    60.00         0.500000      3.00    -1
     """
     import pandas as pd
 
@@ -90,10 +90,8 @@ def _on(run: Run, pipe: Pipeline, progress: Progress | None) -> Run:
 
 def _culprit(rung: str, run: Run) -> int:
     times = run.rank_times
-    if rung == "equal stages":
+    if rung in ("equal stages", "+ transfers"):
         return -1
-    if rung == "+ transfers":
-        return first_largest(times.exposed_communication)
     if rung == "+ bounded queues":
         return first_largest(times.queue_full)
     return first_largest(times.busy)

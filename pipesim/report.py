@@ -10,7 +10,7 @@ from pipesim.explain import first_largest, ladder
 from pipesim.ops import Kind
 from pipesim.progress import Progress
 from pipesim.run import Run
-from pipesim.text_table import text_table
+from pipesim.text_table import count_text, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,9 +30,10 @@ def run_report(run: Run, progress: Progress | None = None) -> str:
 def headline(run: Run) -> str:
     """Return what was run in one line."""
     schedule = run.schedule
-    title = f"{run.pipeline.title}: " if run.pipeline.title else ""
-    on = "" if schedule.stages == schedule.ranks else f" on {schedule.ranks} ranks"
-    size = f"{schedule.stages} stages{on} x {schedule.microbatches} micro-batches"
+    title = f"{' '.join(run.pipeline.title.split())}: " if run.pipeline.title else ""
+    stages = count_text(schedule.stages, "stage")
+    on = "" if schedule.stages == schedule.ranks else f" on {count_text(schedule.ranks, 'rank')}"
+    size = f"{stages}{on} x {count_text(schedule.microbatches, 'micro-batch')}"
     return f"{title}{size}, {schedule.name}"
 
 
@@ -42,9 +43,9 @@ def ladder_text(rungs: "pd.DataFrame") -> str:
     lines = [f"{'':32}{'step ms':>12}{'bubble':>10}"]
     for name, step, bubble, added, rank in rungs.itertuples(index=False):
         line = f"{name:32}{show(step):>12}{bubble:>10.2%}"
-        if rank >= 0:
+        if added == added:  # the first rung adds to nothing
             line += f"{'-' if added < 0 else '+'}{show(abs(added))} ms".rjust(15)
-            line += f"  <- rank {rank}" if added > TIGHT * step else ""
+            line += f"  <- rank {rank}" if rank >= 0 and added > TIGHT * step else ""
         lines.append(line)
     return "\n".join(lines)
 

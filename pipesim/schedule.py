@@ -20,6 +20,7 @@ from pipesim.ops import COMPUTE_KINDS, Kind, Op, parse_op
 from pipesim.placement import Placement, linear_placement
 from pipesim.schedule_checks import check_schedule
 from pipesim.text_grid import text_grid
+from pipesim.text_table import count_text
 
 RankOps = tuple[Sequence[int] | IntArray, Sequence[int] | IntArray, Sequence[int] | IntArray]
 
@@ -252,9 +253,8 @@ class Schedule:
         return text_grid(self, width)
 
     def __str__(self) -> str:
-        ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-        count = "1 micro-batch" if self.microbatches == 1 else f"{self.microbatches} micro-batches"
-        return f"{self.name}: {ranks}, {count}\n{self.grid(width=150)}"
+        size = f"{count_text(self.ranks, 'rank')}, {count_text(self.microbatches, 'micro-batch')}"
+        return f"{self.name}: {size}\n{self.grid(width=150)}"
 
     def __repr__(self) -> str:
         return (

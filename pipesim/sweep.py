@@ -38,8 +38,8 @@ def sweep_config(
 
     Columns: `schedule`, `ranks`, `microbatches`, one column an axis under its key (a list as
     text), and the numbers of the run as in `Run.summary`, among them `makespan_ms`, `inflation`,
-    `bubble_fraction` and `closed_form_bubble_fraction`. The keys of the axes are in
-    `table.attrs["axes"]`. All combinations are checked before the first is run.
+    `bubble_fraction` and `closed_form_bubble_fraction`. The keys of the axes and the mode are
+    in `table.attrs`. All combinations are checked before the first is run.
 
     Parameters
     ----------
@@ -84,7 +84,21 @@ def sweep_config(
             progress(len(rows), len(points))
     table = pd.DataFrame(rows)
     table.attrs["axes"] = list(points[0])
+    table.attrs["mode"] = parse_sweep(document, str(path)).mode
     return table
+
+
+def sweep_axes(path: str | PathLike[str], overrides: dict[str, Any] | None = None) -> list[str]:
+    """Return the keys of the axes in a config's [sweep] section, without running anything.
+
+    Raises
+    ------
+    ConfigError
+        If the section is missing or faulty.
+    """
+    document = override(read_document(path), str(path), overrides or {})
+    axes: dict[str, Any] = parse_sweep(document, str(path)).axes  # type: ignore[assignment]
+    return list(axes)
 
 
 def _points(document: Document, name: str) -> Iterator[dict[str, Any]]:

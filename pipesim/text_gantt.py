@@ -14,8 +14,9 @@ from pipesim.run import Run
 def text_gantt(run: Run, width: int = 100) -> str:
     """Return a run as text, `width` characters for its makespan; `.` is idle.
 
-    An op shows its kind and micro-batch as far as there is room, forwards filled up with `-`,
-    backwards with `=`. An op shorter than half a character may not show.
+    An op shows its kind and micro-batch, or its kind alone where there is less room, forwards
+    filled up with `-`, backwards with `=`. A last line says so where many ops are shorter than
+    a character and do not show.
 
     Examples
     --------
@@ -37,8 +38,12 @@ def text_gantt(run: Run, width: int = 100) -> str:
         for number in range(run.schedule.offsets[rank], run.schedule.offsets[rank + 1]):
             room = int(last[number] - first[number])
             op = run.schedule.op(number)
-            label = f"{op if several else str(op).lstrip('0123456789')}"
+            label = str(op) if several else str(op).lstrip("0123456789")
+            shown = label if len(label) <= room else op.kind.name
             filler = "-" if op.kind.name == "F" else "="
-            cells[first[number] : last[number]] = label[:room].ljust(room, filler)
+            cells[first[number] : last[number]] = shown[:room].ljust(room, filler)
         lines.append(f"rank {rank:>{margin}} |{''.join(cells)}")
+    hidden = np.count_nonzero(last == first)
+    if hidden > len(first) / 10:
+        lines.append(f"({hidden} of {len(first)} ops are shorter than a character and do not show)")
     return "\n".join(lines)

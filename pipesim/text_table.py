@@ -32,3 +32,9 @@ def span_text(values: Sequence[float]) -> str:
     """Return a set of numbers as text: the one number they all are, or `least to most`."""
     least, most = min(values), max(values)
     return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 rank, 2 ranks, 2 micro-batches."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{plural if count != 1 else ''}"

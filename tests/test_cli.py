@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -85,15 +86,15 @@ def test_the_trace_in_csv_has_full_precision(tmp_path):
         (["run", "--schedule", "1f1b", "--microbatches", "4.7", *COSTS], "4.7 is not a whole"),
         (["run", *FLAGS, "--forward", "1,x", "--backward", "1"], "stages.forward_ms[1]: 'x' is"),
         (["run", *FLAGS, "--forward", "1,-1", "--backward", "1"], "stages.forward_ms[1]: -1 is"),
-        (["run", *FLAGS, "--forward", "1,nan", "--backward", "1"], "nan is not a finite"),
-        (["run", *FLAGS, "--forward", "1,inf", "--backward", "1"], "inf is not a finite"),
+        (["run", *FLAGS, "--forward", "1,nan", "--backward", "1"], "nan is not a number from 0"),
+        (["run", *FLAGS, "--forward", "1,inf", "--backward", "1"], "inf is not a number from 0"),
         (["run", *FLAGS, "--forward", "1,1", "--backward", "1,1,1"], "3 values for 2 stages"),
         (["run", *FLAGS, "--forward", "1,1"], "run.schedule: 1f1b runs backwards: give backward"),
         (
             ["run", *FLAGS[2:], *COSTS, "--schedule", "1f2b"],
             "run.schedule: '1f2b' is unknown",
         ),
-        (["run", *FLAGS, *COSTS, "--option", "chunks"], "'chunks' is no assignment"),
+        (["run", *FLAGS, *COSTS, "--option", "chunks"], "'run.options.chunks' is no assignment"),
         (
             ["run", *FLAGS, *COSTS, "--option", "chunks=2"],
             "options.chunks: 1f1b has no such",
@@ -160,7 +161,72 @@ def test_compare_says_what_does_not_fit(capsys):
     assert main([*arguments, *config]) == 0
     assert "1f1b does not fit: run.schedule: 1f1b runs backwards" in capsys.readouterr().out
     assert main(["compare", STRAGGLER, "--schedules", "1f1b", *config]) == 2
-    assert "1f1b: run.schedule: 1f1b runs backwards" in capsys.readouterr().err
+    assert "straggler.toml: run.schedule: 1f1b runs backwards" in capsys.readouterr().err
+
+
+def test_compare_gives_an_option_to_those_that_have_it(capsys):
+    arguments = ["compare", STRAGGLER, "--schedules", "gpipe,1f1b", "--json"]
+    assert main([*arguments, "--set", "run.options.order=fifo"]) == 0
+    captured = json.loads(capsys.readouterr().out)
+    assert [run["schedule"] for run in captured["runs"]] == ["gpipe", "1f1b"]
+    assert captured["does_not_fit"] == []
+    assert main([*arguments, "--set", "run.options.colour=red"]) == 2
+    assert "run.options.colour: gpipe has no such option" in capsys.readouterr().err
+
+
+def test_compare_says_when_the_ops_differ(capsys):
+    assert main(["compare", STRAGGLER, "--schedules", "gpipe_forward,1f1b"]) == 0
+    assert "not all of them run the same ops" in capsys.readouterr().out
+
+
+def test_texts_are_taken_as_they_are_typed(capsys):
+    assert main(["run", STRAGGLER, "--set", "title=hello, $world 5"]) == 0
+    assert capsys.readouterr().out.startswith("hello, $world 5: 4 stages x 4 micro-batches, 1f1b")
+
+
+def test_one_of_each(capsys):
+    one = ["--schedule", "1f1b", "--microbatches", "1", "--forward", "1", "--backward", "2"]
+    assert main(["run", *one, "--ranks", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("1 stage x 1 micro-batch, 1f1b")
+    assert "no order with a fused backward can be faster\n" in out
+
+
+def test_files_that_cannot_be_written_are_refused_before_anything_is_run(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    target = str(tmp_path / "file" / "x.png")
+    assert main(["run", STRAGGLER, "--gantt", str(tmp_path / "ok.png"), "--trace", "/"]) == 2
+    assert main(["run", STRAGGLER, "--gantt", target]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"--gantt {target}: nothing can be written into" in captured.err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_file_is_written_even_if_the_reader_leaves_early(tmp_path):
+    target = tmp_path / "t.csv"
+    flags = "--schedule 1f1b --microbatches 2 --forward 1 --backward 2 --ranks 2000"
+    command = f"{sys.executable} -m pipesim run {flags} --trace {target} | head -1"
+    subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert target.exists()
+
+
+def test_a_closed_output_is_no_traceback():
+    command = f"{sys.executable} -m pipesim schedules >&-"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert result.stderr == ""
+
+
+def test_the_text_chart_never_cuts_a_number(capsys):
+    flags = ["--schedule", "gpipe", "--microbatches", "14", "--forward", "1", "--backward", "2"]
+    assert main(["run", *flags, "--ranks", "4", "--text"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rank ")]
+    drawn = re.findall(r"[FB]\d+", "".join(rows[1:]))
+    assert drawn.count("F1") == 4
+    assert drawn.count("B13") == 4
+    many = ["--schedule", "1f1b", "--microbatches", "300", "--forward", "1", "--backward", "2"]
+    assert main(["run", *many, "--ranks", "4", "--text"]) == 0
+    assert "ops are shorter than a character and do not show" in capsys.readouterr().out
 
 
 def test_schedules_are_listed(capsys):
@@ -231,6 +297,10 @@ def test_sweeps_over_texts_lists_and_titles(capsys, tmp_path, sweep_config):
     assert main([*arguments, "--set", f"sweep.axes={json.dumps(lists)}"]) == 0
     assert "[1, 1, 1, 2]" in capsys.readouterr().out
     assert main([*arguments, "--set", 'sweep.axes={"title": ["a", "b"]}']) == 0
+    mixed = {"run.queue_capacity": ["none", 1, 2], "links.latency_ms": [0, 0.1, [1, 2, 3]]}
+    for axis in ("run.queue_capacity", "links.latency_ms"):
+        axes = ["--set", f"sweep.axes={json.dumps(mixed)}"]
+        assert main([*arguments, *axes, "--x", axis, "--y", "bubble_fraction"]) == 0
 
 
 def test_a_sweep_as_json_has_full_precision_and_no_nan(capsys, sweep_config):

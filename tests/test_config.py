@@ -152,21 +152,21 @@ def test_a_missing_layer_file_is_named(tmp_path):
         (changed(run={"schedule": "1f1b"}), ["run.microbatches: missing, but required"]),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4.7}),
-            ["run.microbatches: 4.7 is not a whole number >= 1"],
+            ["run.microbatches: 4.7 is not a whole number from 1"],
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": "4"}),
-            ["run.microbatches: '4' is not a whole number >= 1"],
+            ["run.microbatches: '4' is not a whole number from 1"],
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": True}),
-            ["run.microbatches: True is not a whole number >= 1"],
+            ["run.microbatches: True is not a whole number from 1"],
         ),
         (
             changed(run={"schedule": 3, "microbatches": 0}),
             [
                 "run.schedule: 3 is not a text in quotes",
-                "run.microbatches: 0 is not a whole number >= 1",
+                "run.microbatches: 0 is not a whole number from 1",
             ],
         ),
         (
@@ -190,9 +190,9 @@ def test_a_missing_layer_file_is_named(tmp_path):
         ),
         (
             changed(run=GOOD["run"] | {"queue_capacity": -1}),
-            ["run.queue_capacity: -1 is not a whole number >= 1"],
+            ["run.queue_capacity: -1 is not a whole number from 1"],
         ),
-        (changed(run=3), ["run: is not a table with keys"]),
+        (changed(run=3), ["run: 3 is not a table with keys"]),
         (changed(extra=1), ["extra: unknown key; known: run, stages, layers, devices, links,"]),
         (
             changed(stages={"forward_msec": [1], "forward_ms": [1], "backward_ms": [1]}),
@@ -201,9 +201,9 @@ def test_a_missing_layer_file_is_named(tmp_path):
         (
             changed(stages={"forward_ms": [1, -2, float("nan")], "backward_ms": float("inf")}),
             [
-                "stages.forward_ms[1]: -2 is not a finite number >= 0",
-                "stages.forward_ms[2]: nan is not a finite number >= 0",
-                "stages.backward_ms: inf is not a finite number >= 0",
+                "stages.forward_ms[1]: -2 is not a number from 0 to",
+                "stages.forward_ms[2]: nan is not a number from 0 to",
+                "stages.backward_ms: inf is not a number from 0 to",
             ],
         ),
         (
@@ -218,7 +218,7 @@ def test_a_missing_layer_file_is_named(tmp_path):
             changed(stages={"forward_ms": [1, -2], "backward_ms": [1, 2, 3], "colour": 1}),
             [
                 "stages.colour: unknown key; known: forward_ms",
-                "stages.forward_ms[1]: -2 is not a finite number >= 0",
+                "stages.forward_ms[1]: -2 is not a number from 0 to",
                 "stages.backward_ms: 3 values for 2 stages",
             ],
         ),
@@ -259,7 +259,7 @@ def test_a_missing_layer_file_is_named(tmp_path):
         (
             changed(devices={"ranks": 3, "speed": [1, 0], "placement": "spiral"}),
             [
-                "devices.speed[1]: 0 is not a finite number > 0",
+                "devices.speed[1]: 0 is not a number from 10^-9",
                 "devices.placement: 'spiral' is unknown; known: linear",
                 "devices.speed: 2 values for 4 stages",
                 "devices.ranks: 3 ranks for 4 stages",
@@ -277,8 +277,8 @@ def test_a_missing_layer_file_is_named(tmp_path):
             changed(links={"latency_ms": {"0->9": 1, "x": 2, "1->0": -1}, "bandwidth_gb_s": 0}),
             [
                 'links.latency_ms."x": is no pair of ranks; write "0->1"',
-                'links.latency_ms."1->0": -1 is not a finite number >= 0',
-                "links.bandwidth_gb_s: 0 is not a number > 0, or none",
+                'links.latency_ms."1->0": -1 is not a number from 0 to',
+                "links.bandwidth_gb_s: 0 is not a number of at least 10^-9, or none",
             ],
         ),
         (
@@ -417,3 +417,64 @@ def test_the_source_reaches_the_pipeline():
 def test_one_link_can_be_set():
     document = set_key({"links": {"latency_ms": {"0->1": 1}}}, 'links.latency_ms."0->1"', 2)
     assert document == {"links": {"latency_ms": {"0->1": 2}}}
+
+
+def test_links_that_carry_nothing_and_pairs_given_twice_are_refused():
+    pairs = {"0->2": 3, "1->1": 5, "0->1": 1, " 0 -> 1": 7}
+    found = faults(changed(links={"latency_ms": pairs, "bandwidth_gb_s": {"3->1": 5}}))
+    assert found[0] == 'links.latency_ms." 0 -> 1": is given twice'
+    assert found[1].startswith('links.bandwidth_gb_s."3->1": no message goes this way')
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("run.microbatches", 10**22),
+        ("stages.count", 10**10),
+        ("stages.forward_ms", 1e308),
+        ("stages.forward_ms", 10**400),
+        ("links.latency_ms", 1e308),
+        ("links.bandwidth_gb_s", 5e-324),
+        ("devices.speed", 1e-308),
+        ("stages.stash_bytes", 10**20),
+    ],
+)
+def test_values_beyond_all_measure_are_refused(key, value):
+    (found,) = faults(set_key(GOOD, key, value))
+    assert found.startswith(key)
+    assert len(found) < 200
+
+
+def test_more_ops_than_fit_into_memory_are_refused():
+    (found,) = faults(set_key(set_key(GOOD, "run.microbatches", 10**6), "stages", {
+        "forward_ms": 1, "backward_ms": 2, "count": 1000,
+    }))  # fmt: skip
+    assert "1000 stages x 1000000 micro-batches are more than 50,000,000 pairs" in found
+
+
+def test_yaml_as_people_write_it(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "base: &base {schedule: 1f1b, microbatches: 4}\n"
+        "run: {<<: *base, microbatches: 8}\n"
+        "stages: {forward_ms: [1, 1e0], backward_ms: 2e+0, stash_bytes: 2e9}\n"
+    )
+    with pytest.raises(ps.ConfigError, match="base: unknown key"):
+        ps.read_config(path)
+    path.write_text(path.read_text().replace("base: &base", "title: t\nrun: &base", 1))
+    with pytest.raises(ps.ConfigError, match="the key 'run' is there twice"):
+        ps.read_config(path)
+    path.write_text(
+        "run: {schedule: 1f1b, microbatches: 8}\n"
+        "stages: &s {forward_ms: [1, 1e0], backward_ms: 2e+0, stash_bytes: 2e9}\n"
+        "devices: {<<: {speed: 1e0}, overhead_ms: 1e-1}\n"
+    )
+    config = ps.read_config(path)
+    assert config.pipeline.stages[0].stash_bytes == 2_000_000_000
+    assert config.pipeline.devices[0] == ps.Device(1.0, 0.1)
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
+    assert ps.read_config(path).pipeline.title == "mine"

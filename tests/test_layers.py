@@ -49,7 +49,10 @@ def test_a_file_with_aliases_is_read(layer_csv):
         ("F_ms,forward_ms\n1,1\n", "gives forward_ms a second time"),
         ("F_ms\n-1\n", r"forward_ms\[0\] = -1"),
         ("F_ms\nx\n", "column 'F_ms'"),
-        ("F_ms\n1\n\n,\n", "no layer costs"),
+        ("F_ms\n1\n\n,\n", "line 4: 2 fields for 1 columns"),
+        ("layer,F_ms,B_ms\na,1,2,9\n", "line 2: 4 fields for 3 columns"),
+        ("layer,F_ms\na,1,\n", "line 2: 3 fields for 2 columns"),
+        ("layer,F_ms\na\n", "line 2: 1 fields for 2 columns"),
         ("F_ms,act_bytes\n1,1.5\n", "row 0: 1.5 is not a whole number"),
         ("F_ms,act_bytes\n1,1\n2,\n", "row 1: nan is not a whole number"),
         ("F_ms,act_bytes\n1,inf\n", "row 0: inf is not a whole number"),
@@ -65,6 +68,12 @@ def test_bad_files_are_named(tmp_path, text, message):
     with pytest.raises(ps.ConfigError, match=message) as caught:
         ps.read_layers(path)
     assert str(path) in str(caught.value)
+
+
+def test_blanks_and_a_byte_order_mark_do_not_matter(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_bytes("\ufefflayer, forward_ms , backward_ms\na, 1, 2\n".encode())
+    assert ps.read_layers(path).total_ms().tolist() == [3]
 
 
 def test_a_missing_file_is_named():

@@ -17,17 +17,18 @@ BAD_INPUT, CANNOT_FINISH = 2, 3
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     arguments = build_parser().parse_args(argv)
-    from pipesim.cli import commands
-
-    command = {
-        "run": commands.run,
-        "compare": commands.compare,
-        "sweep": commands.sweep,
-        "schedules": commands.schedules,
-    }[arguments.command]
     try:
+        from pipesim.cli import commands
+
+        command = {
+            "run": commands.run,
+            "compare": commands.compare,
+            "sweep": commands.sweep,
+            "schedules": commands.schedules,
+        }[arguments.command]
         command(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is when it was closed
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader has gone, as in `pipesim ... | head`; keep the interpreter from complaining.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,7 +4,7 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipesim.cli.outputs import ProgressBar, check_output
 from pipesim.cli.parser import RUN_FLAGS
@@ -19,6 +19,11 @@ from pipesim.schedules import FAMILIES
 from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+TEXT_KEYS = ("title", "source", "run.schedule", "layers.file")  # taken as they are typed
+
 
 def run(arguments: Namespace) -> None:
     """Simulate one step and print where the time goes."""
@@ -27,10 +32,9 @@ def run(arguments: Namespace) -> None:
     check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
     check_output("--trace", arguments.trace, TABLE_ENDINGS)
     flags = {key: vars(arguments)[key] for key, _, _ in RUN_FLAGS.values()}
-    overrides = {key: parse_value(text) for key, text in flags.items() if text is not None}
-    for name, value in map(_assignment, arguments.option):
-        overrides[f"run.options.{name}"] = value
-    overrides |= dict(map(_assignment, arguments.set))
+    overrides = dict(assignment(f"{key}={text}") for key, text in flags.items() if text is not None)
+    overrides |= dict(assignment(f"run.options.{text}") for text in arguments.option)
+    overrides |= dict(map(assignment, arguments.set))
     if arguments.config is None:
         document = override({}, "command line", overrides)
         config = parse_config(document, "command line")
@@ -42,20 +46,21 @@ def run(arguments: Namespace) -> None:
             text = to_json(result.summary())
         else:
             text = f"{headline(result)}\n{run_report(result, progress)}"
-    print(text)
-    if arguments.text:
-        print(text_gantt(result))
+    # Files first: whoever reads the screen through a pipe may be gone before its end.
     if arguments.gantt:
         _write_gantt(result, arguments.gantt)
     if arguments.trace:
         write_table(result.trace, arguments.trace)
         _tell(arguments.trace)
+    print(text)
+    if arguments.text:
+        print(text_gantt(result))
 
 
 def compare(arguments: Namespace) -> None:
     """Run several schedules on the stages of one config and print them, fastest first."""
     check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
-    overrides = dict(map(_assignment, arguments.set))
+    overrides = dict(map(assignment, arguments.set))
     names = [name.strip() for name in arguments.schedules.split(",")]
     for name in names:
         if name not in FAMILIES:
@@ -66,55 +71,53 @@ def compare(arguments: Namespace) -> None:
     unfit: dict[str, str] = {}
     for name in names:
         try:
-            config = _with_schedule(document, arguments.config, name)
+            config = _with_schedule(document, arguments.config, name, names)
             with ProgressBar("op") as progress:
                 runs.append(simulate_config(config, progress))
         except ConfigError as error:
             unfit[name] = "; ".join(error.faults)
     if not runs:
-        raise ConfigError(arguments.config, [f"{name}: {why}" for name, why in unfit.items()])
-    runs.sort(key=lambda result: result.makespan)
+        faults = [f"{name}: {why}" for name, why in unfit.items()]
+        everywhere = set(unfit.values())
+        raise ConfigError(arguments.config, list(everywhere) if len(everywhere) == 1 else faults)
+    runs.sort(key=lambda result: float(f"{result.makespan:.9g}"))  # ties stay in order
+    if arguments.gantt:
+        _write_gantt(runs, arguments.gantt)
     if arguments.json:
         does_not_fit = [{"schedule": name, "reason": why} for name, why in unfit.items()]
         rows = [result.summary() for result in runs]
         print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
-    else:
-        print(_comparison(runs))
-        for name, why in unfit.items():
-            print(f"{name} does not fit: {why}")
-    if arguments.gantt:
-        _write_gantt(runs, arguments.gantt)
+        return
+    print(_comparison(runs))
+    if len({result.schedule.kinds for result in runs}) > 1:
+        print("not all of them run the same ops: gpipe_forward has no backwards")
+    for name, why in unfit.items():
+        print(f"{name} does not fit: {why}")
 
 
 def sweep(arguments: Namespace) -> None:
     """Run a config for every combination of its axes, print the table, write it and plot it."""
-    from pipesim.sweep import METRICS, sweep_config
+    from pipesim.sweep import METRICS, sweep_axes, sweep_config
 
     check_output("--csv", arguments.csv, TABLE_ENDINGS)
     check_output("--plot", arguments.plot, FIGURE_ENDINGS)
     if arguments.y not in METRICS:
         raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
-    overrides = dict(map(_assignment, arguments.set))
-    with ProgressBar("run") as progress:
-        table = sweep_config(arguments.config, overrides, progress)
-    axes: list[str] = table.attrs["axes"]
+    overrides = dict(map(assignment, arguments.set))
+    axes = sweep_axes(arguments.config, overrides)
     if arguments.x is not None and arguments.x not in axes:
         raise ValueError(f"--x {arguments.x!r} is no axis; the axes are: {', '.join(axes)}")
-    if arguments.json:
-        print(to_json(table.replace({float("nan"): None}).to_dict(orient="records")))
-    else:
-        print(table[[*axes, *METRICS[:3], "closed_form_bubble_fraction"]].to_string(index=False))
+    with ProgressBar("run") as progress:
+        table = sweep_config(arguments.config, overrides, progress)
     if arguments.csv:
         write_table(table, arguments.csv)
         _tell(arguments.csv)
     if arguments.plot:
-        from pipesim.plot import lines, save
-
-        numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
-        x = arguments.x or next(iter(numbers or axes))
-        by = [axis for axis in axes if axis != x]
-        save(lines(table, x=x, y=arguments.y, by=by), arguments.plot)
-        _tell(arguments.plot)
+        _write_curves(table, axes, arguments)
+    if arguments.json:
+        print(to_json(table.replace({float("nan"): None}).to_dict(orient="records")))
+    else:
+        print(table[[*axes, *METRICS[:3], "closed_form_bubble_fraction"]].to_string(index=False))
 
 
 def schedules(arguments: Namespace) -> None:
@@ -167,19 +170,42 @@ def parse_value(text: str) -> Any:
     return text
 
 
-def _assignment(text: str) -> tuple[str, Any]:
+def assignment(text: str) -> tuple[str, Any]:
+    """Return the key and the value of a text such as `run.microbatches=8`.
+
+    Raises
+    ------
+    ValueError
+        If there is no `=` in it.
+    """
     key, sign, value = text.partition("=")
-    if not sign:
+    key = key.strip()
+    if not sign or not key:
         raise ValueError(f"{text!r} is no assignment; write KEY=VALUE")
-    return key.strip(), parse_value(value)
+    return key, value if key in TEXT_KEYS else parse_value(value)
 
 
-def _with_schedule(document: Document, path: str, name: str) -> Config:
-    """Return a config with another schedule; the options in it are those of its own schedule."""
+def _with_schedule(document: Document, path: str, name: str, names: list[str]) -> Config:
+    """Return a config with another schedule, which gets of its options those that it has."""
     section = document.get("run", {})
-    if isinstance(section, dict) and section.get("schedule") != name:
-        document = override(document, path, {"run.schedule": name, "run.options": {}})
-    return parse_config(document, path, Path(path).parent)
+    options = section.get("options") if isinstance(section, dict) else None
+    changes: dict[str, Any] = {"run.schedule": name}
+    if isinstance(options, dict):
+        known = {option for other in names for option in FAMILIES[other].options}
+        own = FAMILIES[name].options
+        changes["run.options"] = {k: v for k, v in options.items() if k in own or k not in known}
+    return parse_config(override(document, path, changes), path, Path(path).parent)
+
+
+def _write_curves(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
+    """Plot a sweep along one axis; the others tell the curves apart, but for a zip."""
+    from pipesim.plot import lines, save
+
+    numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
+    x = arguments.x or next(iter(numbers or axes))
+    by = [] if table.attrs["mode"] == "zip" else [axis for axis in axes if axis != x]
+    save(lines(table, x=x, y=arguments.y, by=by), arguments.plot)
+    _tell(arguments.plot)
 
 
 def _comparison(runs: list[Run]) -> str:

@@ -1,5 +1,6 @@
 """Files that commands write, and the progress they show."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
     Raises
     ------
     ValueError
-        If its ending is unknown, or Parquet's library is not installed.
+        If its ending is unknown, Parquet's library is not installed, or it cannot be written.
     """
     if path is None:
         return
@@ -21,8 +22,13 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
         raise ValueError(f"{flag} {path}: the ending must be {', '.join(endings)}")
     if ending == ".parquet" and find_spec("pyarrow") is None:
         raise ValueError(f"{flag} {path}: needs pyarrow; pip install 'pipesim[parquet]'")
+    folder = Path(path).parent
     if Path(path).is_dir():
         raise ValueError(f"{flag} {path}: is a directory")
+    while not folder.exists():
+        folder = folder.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise ValueError(f"{flag} {path}: nothing can be written into {folder}")
 
 
 class ProgressBar:

@@ -122,5 +122,8 @@ def _rank_pairs(sections: Sections, count: int) -> Iterator[str]:
     for key in ("latency_ms", "bandwidth_gb_s"):
         value = _good(sections.links, key)
         for pair in value if isinstance(value, dict) else ():
+            place = f'links.{key}."{pair[0]}->{pair[1]}"'
             if max(pair) >= count:
-                yield f'links.{key}."{pair[0]}->{pair[1]}": ranks go from 0 to {count - 1}'
+                yield f"{place}: ranks go from 0 to {count - 1}"
+            elif abs(pair[0] - pair[1]) != 1:
+                yield f"{place}: no message goes this way; neighbouring stages are on s and s+1"

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pipesim.checks import shown
 from pipesim.config.values import (
     HOOKS,
     MISSING,
@@ -146,8 +147,13 @@ def _if_table(converter: "Converter", section: type) -> Callable[[Any, type], An
     from cattrs.gen import make_dict_structure_fn
 
     fill: Any = make_dict_structure_fn(section, converter)
-    not_a_table = Bad((("", "is not a table with keys"),))
-    return lambda value, cls: fill(value, cls) if isinstance(value, dict) else not_a_table
+
+    def structure_section(value: Any, cls: type) -> Any:
+        if isinstance(value, dict):
+            return fill(value, cls)
+        return Bad((("", f"{shown(value)} is not a table with keys"),))
+
+    return structure_section
 
 
 def _unknown_keys(table: object, section: Any, path: str) -> Iterator[str]:

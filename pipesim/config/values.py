@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NewType
 
-from pipesim.checks import is_number
-from pipesim.components import MOST_BYTES
+from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, is_number, shown
 
 Count = NewType("Count", int)  # a whole number of at least 1
 Counts = NewType("Counts", object)  # a split: whole numbers of at least 0, or a method's name
@@ -57,11 +56,17 @@ def is_none(value: Any) -> bool:
 
 
 # Each kind of single value: a test, and the words for what is right.
-AMOUNT = (lambda v: is_number(v) and math.isfinite(v) and v >= 0, "a finite number >= 0")
-POSITIVE = (lambda v: is_number(v) and math.isfinite(v) and v > 0, "a finite number > 0")
-SIZE = (lambda v: _is_whole(v) and 0 <= v <= MOST_BYTES, "a whole number from 0 to 10^15")
-COUNT = (lambda v: _is_whole(v) and v >= 1, "a whole number >= 1")
-BANDWIDTH = (lambda v: is_none(v) or (is_number(v) and v > 0), "a number > 0, or none")
+AMOUNT = (lambda v: is_number(v) and 0 <= v <= MOST_MS, "a number from 0 to 10^15")
+POSITIVE = (lambda v: is_number(v) and LEAST_RATE <= v <= MOST_MS, "a number from 10^-9 to 10^15")
+SIZE = (
+    lambda v: is_number(v) and 0 <= v <= MOST_BYTES and v == int(v),
+    "a whole number from 0 to 10^15",
+)
+COUNT = (lambda v: _is_whole(v) and 1 <= v <= 10**6, "a whole number from 1 to 10^6")
+BANDWIDTH = (
+    lambda v: is_none(v) or (is_number(v) and v >= LEAST_RATE),
+    "a number of at least 10^-9, or none",
+)
 TEXT = (lambda v: isinstance(v, str), "a text in quotes")
 
 Kind = tuple[Callable[[Any], bool], str]
@@ -71,7 +76,9 @@ Hook = Callable[[Any, type], Any]
 def _check(value: Any, kind: Kind, place: str, faults: Faults) -> Any:
     test, words = kind
     if not test(value):
-        faults.append((place, f"{value!r} is not {words}"))
+        faults.append((place, f"{shown(value)} is not {words}"))
+    elif kind is SIZE:
+        return int(value)  # 2e9 is a whole number, too
     return None if kind is BANDWIDTH and is_none(value) else value
 
 
@@ -120,8 +127,11 @@ def _by_pair(kind: Kind) -> Hook:
             match = _PAIR.fullmatch(str(text))
             if match is None:
                 faults.append((place, 'is no pair of ranks; write "0->1"'))
-            else:
-                pairs[int(match[1]), int(match[2])] = _check(amount, kind, place, faults)
+                continue
+            pair = int(match[1]), int(match[2])
+            if pair in pairs:
+                faults.append((place, "is given twice"))
+            pairs[pair] = _check(amount, kind, place, faults)
         return pairs
 
     return _hook(check)
@@ -133,7 +143,7 @@ def _split(value: Any, faults: Faults) -> Any:
 
 def _table(value: Any, faults: Faults) -> Any:
     if not isinstance(value, dict):
-        faults.append(("", f"{value!r} is not a table"))
+        faults.append(("", f"{shown(value)} is not a table"))
     return value
 
 
@@ -154,7 +164,7 @@ def _axis(axis: Any, place: str, faults: Faults) -> list[Any]:
             if is_number(first) and is_number(last) and COUNT[0](count):
                 return _points(name, first, last, count, place, faults)
     wanted = "a list of values, {linspace = [from, to, number]} or {geomspace = [...]}"
-    faults.append((place, f"{axis!r} is not {wanted}"))
+    faults.append((place, f"{shown(axis)} is not {wanted}"))
     return []
 
 

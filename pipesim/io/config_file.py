@@ -35,7 +35,7 @@ def read_document(path: str | PathLike[str]) -> Document:
     if parse is None:
         raise ConfigError(str(path), ["a config file is .toml, .yaml, .yml or .json"])
     try:
-        document = parse(file.read_text(encoding="utf-8"))
+        document = parse(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
@@ -125,12 +125,17 @@ def _parse_yaml(text: str) -> Any:
 
     class UniqueKeys(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            merge = "tag:yaml.org,2002:merge"
+            keys = [self.construct_object(k, deep=True) for k, _ in node.value if k.tag != merge]
             for number, key in enumerate(keys):
                 if key in keys[:number]:
                     raise ValueError(f"the key {key!r} is there twice")
             return super().construct_mapping(node, deep)
 
+    # YAML 1.1, which PyYAML speaks, takes 2e9 and 1e-3 for texts; YAML 1.2 and people do not.
+    UniqueKeys.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+    )
     try:
         return yaml.load(text, Loader=UniqueKeys)  # a SafeLoader
     except yaml.YAMLError as error:

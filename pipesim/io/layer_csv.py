@@ -1,5 +1,6 @@
 """Layer costs in a CSV file: one row a layer, columns as `LayerProfile.from_frame` names them."""
 
+import csv
 from os import PathLike
 
 from pipesim.errors import ConfigError
@@ -23,7 +24,19 @@ def read_layers(path: str | PathLike[str]) -> LayerProfile:
     import pandas as pd
 
     try:
-        return LayerProfile.from_frame(pd.read_csv(path, skipinitialspace=True))
+        _check_rows(path)
+        frame = pd.read_csv(path, skipinitialspace=True, encoding="utf-8-sig")
+        return LayerProfile.from_frame(frame.rename(columns=str.strip))
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(str(path), [f"no layer costs: {reason}"]) from None
+
+
+def _check_rows(path: str | PathLike[str]) -> None:
+    """Check that every row has as many fields as the header; pandas would shift or drop some."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file)
+        columns = len(next(rows, []))
+        for row in rows:
+            if row and len(row) != columns:
+                raise ValueError(f"line {rows.line_num}: {len(row)} fields for {columns} columns")

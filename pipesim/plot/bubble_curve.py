@@ -1,12 +1,12 @@
 """Curves over a sweep: any number, and the bubble next to its closed form."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from pipesim.plot.style import CURVES, new_axes
+from pipesim.plot.style import CURVES, LINES, new_axes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,25 +84,41 @@ def lines(
         raise ValueError(f"the table has no column {missing[0]!r}; it has {list(table.columns)}")
     ax = ax or new_axes(7.0, 4.2)
     drawn: list[tuple[float, ...]] = []
-    groups: list[tuple[tuple[Any, ...], pd.DataFrame]] = [((), table)]
-    if by:
-        groups = list(table.groupby(list(by), sort=False))
-    for number, (values, group) in enumerate(groups):
-        rows = group.sort_values(x)
-        colour, marker, line = CURVES[number % len(CURVES)]
-        words = [f"{key} = {value}" for key, value in zip(by, values, strict=True)]
-        label = str(values[0]) if len(by) == 1 else ", ".join(words) or "simulated"
-        ax.plot(rows[x], rows[y], line, marker=marker, color=colour, ms=4, label=label)
+    for number, (words, rows) in enumerate(_curves(table, x, by)):
+        colour, marker = CURVES[number % len(CURVES)]
+        line = LINES[number // len(CURVES) % len(LINES)]
+        ax.plot(rows[x], rows[y], line, marker=marker, color=colour, ms=4, label=words)
         closed = tuple(rows[CLOSED]) if y == MEASURED else ()
         if closed and closed not in drawn and not rows[CLOSED].isna().all():
             reference = None if drawn else "closed form, equal stages"
             drawn.append(closed)
-            ax.plot(rows[x], closed, "--", color="black", linewidth=1.2, label=reference, zorder=4)
-    ax.set_xlabel(x)
+            ax.plot(rows[x], closed, "k--x", linewidth=0.8, ms=3, label=reference, zorder=4)
+    ax.set_xlabel(x, parse_math=False)
     ax.set_ylabel(WORDS.get(y, y))
     if y == MEASURED:
         ax.yaxis.set_major_formatter(PercentFormatter(1.0))
         ax.set_ylim(bottom=0)
     ax.grid(alpha=0.3)
-    ax.legend(frameon=False, fontsize=8)
+    legend = ax.legend(frameon=False, fontsize=8)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return ax
+
+
+def _curves(
+    table: "pd.DataFrame", x: str, by: Sequence[str]
+) -> Iterator[tuple[str, "pd.DataFrame"]]:
+    """Yield the name and the rows of each curve; texts along x stay in the table's order."""
+    if table[x].dtype.kind in "iuf":
+        table = table.sort_values(x, kind="stable")
+    else:
+        table = table.assign(**{x: table[x].map(str)})
+    if not by:
+        yield "simulated", table
+        return
+    words = sum(
+        (f"{key} = " + table[key].map(str) + ", " for key in by[1:]),
+        start=f"{by[0]} = " + table[by[0]].map(str) + ", ",
+    )
+    for name, rows in table.groupby(words.str.rstrip(", "), sort=False):
+        yield str(name), rows

@@ -1,7 +1,7 @@
 """The Gantt chart: one row a rank, one bar an op, idle time shaded by its cause."""
 
 from collections.abc import Iterable, Sequence
-from textwrap import fill
+from textwrap import fill, shorten
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,11 +21,13 @@ from pipesim.plot.style import (
     new_axes,
 )
 from pipesim.run import Run
+from pipesim.text_table import count_text
 
 BAR = 0.84  # height of a bar in rows
 GAP = 1.6  # rows between two runs, for the second one's title
 SMALLEST_FONT = 4.0  # points; smaller numbers are left out
 MOST_LABELS = 5000
+SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
 
 
 def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
@@ -100,7 +102,7 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
                 list(boxes),
                 facecolors=KIND_COLOURS[kind.name],
                 edgecolors="white",
-                linewidths=min(0.6, 60.0 / len(boxes)),
+                linewidths=np.clip(0.1 * np.median(_widths(ax, run)[ops]), 0.0, 0.6),
                 zorder=2,
             )
         )
@@ -108,7 +110,8 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
     for time, style in ((closed_form_makespan(run), "--"), (run.lower_bound, ":")):
         if time is not None:
             ax.plot([time, time], ends, style, color="black", linewidth=1.2, zorder=3)
-    ax.text(0, top - 0.62, run_title(run), fontsize=9, va="bottom", ha="left")
+    title = run_title(run)
+    ax.text(0, top - 0.62, title, fontsize=9, va="bottom", ha="left", parse_math=False)
 
 
 def run_title(run: Run) -> str:
@@ -116,10 +119,11 @@ def run_title(run: Run) -> str:
     closed = run.closed_form
     reference = "" if closed is None else f" (closed form {closed:.1%})"
     inflation = "" if run.inflation is None else f", {run.inflation:.3f} x equal stages"
-    title = f"{run.pipeline.title}: " if run.pipeline.title else ""
+    title = shorten(run.pipeline.title, 48, placeholder="...")
+    count = count_text(run.schedule.microbatches, "micro-batch")
     return (
-        f"{title}{run.schedule.name}, {run.schedule.microbatches} micro-batches, "
-        f"{run.makespan:.5g} ms{inflation}, bubble {run.bubble_fraction:.1%}{reference}"
+        f"{title}{': ' if title else ''}{run.schedule.name}, {count}, {run.makespan:.5g} ms"
+        f"{inflation}, bubble {run.bubble_fraction:.1%}{reference}"
     )
 
 
@@ -145,29 +149,35 @@ def _row_font(ax: Axes, largest: float) -> float:
     return float(np.clip(0.62 * points / rows, 1.0, largest))
 
 
-def _label_bars(ax: Axes, run: Run, top: float) -> None:
-    """Write the micro-batch into every bar that is wide enough for it."""
-    font = _row_font(ax, 8.0)
-    if font < SMALLEST_FONT:
-        return
+def _widths(ax: Axes, run: Run) -> FloatArray:
+    """Return the width of every bar [points]."""
     points = ax.get_window_extent().width / ax.figure.dpi * 72
-    width = (run.spans.end - run.spans.start) / ax.get_xlim()[1] * points
-    digits = np.char.str_len(run.schedule.microbatch.astype(str))
-    wide = np.flatnonzero(width > (0.62 * digits + 0.3) * font)
-    if len(wide) > MOST_LABELS:
+    widths: FloatArray = (run.spans.end - run.spans.start) / ax.get_xlim()[1] * points
+    return widths
+
+
+def _label_bars(ax: Axes, run: Run, top: float) -> None:
+    """Write the micro-batch into the bars, in a font in which the widest number of a kind fits."""
+    widths, begin, rank = _widths(ax, run), run.spans.start.min(), run.schedule.rank
+    if len(widths) > MOST_LABELS:
         return
-    begin, rank = run.spans.start.min(), run.schedule.rank
-    for op in wide.tolist():
-        ax.text(
-            (run.spans.start[op] + run.spans.end[op]) / 2 - begin,
-            top + rank[op],
-            str(run.schedule.microbatch[op]),
-            fontsize=font,
-            color=LABEL_COLOURS[run.schedule.op(op).kind.name],
-            ha="center",
-            va="center_baseline",
-            zorder=4,
-        )
+    characters = 0.62 * len(str(run.schedule.microbatches - 1)) + 0.3
+    for kind in sorted(run.schedule.kinds):
+        ops = np.flatnonzero(run.schedule.kind == kind)
+        font = min(_row_font(ax, 8.0), float(np.median(widths[ops])) / characters)
+        if font < SMALLEST_FONT:
+            continue
+        for op in ops[widths[ops] >= 0.99 * characters * font].tolist():
+            ax.text(
+                (run.spans.start[op] + run.spans.end[op]) / 2 - begin,
+                top + rank[op],
+                str(run.schedule.microbatch[op]),
+                fontsize=font,
+                color=LABEL_COLOURS[kind.name],
+                ha="center",
+                va="center_baseline",
+                zorder=4,
+            )
 
 
 def _idle_shares(ax: Axes, run: Run, top: float) -> None:
@@ -190,7 +200,7 @@ def _legend(ax: Axes, runs: Sequence[Run]) -> None:
         cause
         for run in runs
         for cause in IDLE_STYLES
-        if getattr(run.rank_times, cause).sum() > 1e-9 * run.makespan
+        if getattr(run.rank_times, cause).sum() > SMALLEST_SHARE * run.rank_times.idle.sum()
     }
     handles: list[Patch | Line2D] = [
         Patch(facecolor=KIND_COLOURS[kind.name], label=KIND_WORDS[kind.name]) for kind in kinds
@@ -234,6 +244,7 @@ def _sources(ax: Axes, runs: Sequence[Run]) -> None:
             ha="center",
             va="top",
             annotation_clip=False,
+            parse_math=False,
         )
 
 

@@ -1,9 +1,11 @@
 """Colours, hatches and figure sizes that all pictures share.
 
 The colours are told apart with the common kinds of colour blindness, and by their lightness in
-black and white: forwards are light, backwards dark. Causes of idle time differ by hatch.
+black and white: forwards are light, weight gradients darker, then input gradients, and whole
+backwards the darkest. Causes of idle time differ by hatch.
 """
 
+import warnings
 from os import PathLike
 from pathlib import Path
 
@@ -13,8 +15,8 @@ from matplotlib.figure import Figure
 
 from pipesim.io.files import FIGURE_ENDINGS, replacing
 
-KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#d9822b", "W": "#f6d58c"}
-LABEL_COLOURS = {"F": "black", "B": "white", "I": "black", "W": "black"}
+KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#b5561f", "W": "#c9a227"}
+LABEL_COLOURS = {"F": "black", "B": "white", "I": "white", "W": "black"}
 KIND_WORDS = {
     "F": "forward (F)",
     "B": "backward (B)",
@@ -26,18 +28,19 @@ IDLE_STYLES = {  # cause -> face, hatch, words
     "wait_forward": ("white", "....", "waits for activation"),
     "wait_gradient": ("white", "////", "waits for gradient"),
     "queue_full": ("white", "xxxx", "queue full"),
-    "drain": ("#dedede", None, "drain"),
+    "drain": ("white", "----", "drain"),
 }
 HATCH_COLOUR = "#b0b0b0"
-# One marker and one line style a curve, so that curves differ without colour too.
+# Curves differ by marker without colour, too; after the last they go on with other lines.
 CURVES = (
-    ("#0f5e9c", "o", "-"),
-    ("#d9822b", "s", "-"),
-    ("#2f8f5b", "^", "-"),
-    ("#8a4f9e", "D", "-"),
-    ("#5c5c5c", "v", "-"),
-    ("#c2457a", "P", "-"),
+    ("#0f5e9c", "o"),
+    ("#d9822b", "s"),
+    ("#2f8f5b", "^"),
+    ("#8a4f9e", "D"),
+    ("#5c5c5c", "v"),
+    ("#c2457a", "P"),
 )
+LINES = ("-", "-.", ":")
 
 
 def new_axes(width: float, height: float) -> Axes:
@@ -64,5 +67,10 @@ def save(ax: Axes, path: str | PathLike[str], dpi: int = 150) -> None:
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
-    with replacing(path) as temporary, mpl.rc_context({"svg.hashsalt": "pipesim"}):
+    with (
+        replacing(path) as temporary,
+        mpl.rc_context({"svg.hashsalt": "pipesim"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a title in another script
         figure.savefig(temporary, dpi=dpi, metadata=dates.get(ending))

@@ -54,6 +54,8 @@ class Family:
         return {parameter.name: parameter.default for parameter in parameters}
 
 
+MOST_PAIRS = 50_000_000  # of stage and micro-batch, two ops or three each
+
 _EQUAL = "(p-1)/(m+p-1)"
 
 FAMILIES: dict[str, Family] = {
@@ -159,7 +161,13 @@ def build_schedule(
         placement = linear_placement(check_count("ranks", ranks))
     elif ranks is not None and ranks != placement.ranks:
         raise ValueError(f"ranks = {ranks} for a placement on {placement.ranks} ranks")
-    built = family.build(placement, check_count("microbatches", microbatches), **options)
+    microbatches = check_count("microbatches", microbatches)
+    if placement.stages * microbatches > MOST_PAIRS:
+        raise ScheduleError(
+            f"{placement.stages} stages x {microbatches} micro-batches are more than "
+            f"{MOST_PAIRS:,} pairs, which would not fit into memory"
+        )
+    built = family.build(placement, microbatches, **options)
     return replace(built, family=name)
 
 
