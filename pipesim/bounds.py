@@ -6,10 +6,9 @@ its nearest stage. Compare with a relative tolerance of 1e-12: sums in another o
 differently.
 
 All times are arrays (stages, micro-batches); hops, the time of a transfer over each stage
-boundary, arrays (stages - 1,); `rank_of` names the rank of every stage, by default its own.
+boundary, arrays (stages - 1,) or (stages - 1, micro-batches); `rank_of` names the rank of every
+stage, or of every stage and micro-batch, by default the stage's own.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from pipesim.arrays import FloatArray
 
 
 def forward_lower_bound(
-    forward: npt.ArrayLike, forward_hop: npt.ArrayLike, rank_of: Sequence[int] | None = None
+    forward: npt.ArrayLike, forward_hop: npt.ArrayLike, rank_of: npt.ArrayLike | None = None
 ) -> float:
     """Return a lower bound for any order of forwards.
 
@@ -32,7 +31,7 @@ def forward_lower_bound(
     """
     f, hop = _array(forward), _array(forward_hop)
     head, tail = _before(f, hop), _before(f[::-1], hop[::-1])[::-1]
-    path = f.sum(axis=0).max() + hop.sum()
+    path = (f.sum(axis=0) + _total(hop)).max()
     return float(max(_longest_rank(head, f, tail, rank_of), path))
 
 
@@ -41,7 +40,7 @@ def fused_lower_bound(
     backward: npt.ArrayLike,
     forward_hop: npt.ArrayLike,
     backward_hop: npt.ArrayLike,
-    rank_of: Sequence[int] | None = None,
+    rank_of: npt.ArrayLike | None = None,
 ) -> float:
     """Return a lower bound for any order with whole backwards.
 
@@ -63,13 +62,15 @@ def split_lower_bound(
     weight_grad: npt.ArrayLike,
     forward_hop: npt.ArrayLike,
     backward_hop: npt.ArrayLike,
-    rank_of: Sequence[int] | None = None,
+    rank_of: npt.ArrayLike | None = None,
+    saved: npt.ArrayLike = 0.0,
 ) -> float:
     """Return a lower bound for any order with split backwards, or with some split and some whole.
 
     The largest of: the way to a rank and all its work; the way to it, all its F and I, and the
     way back; the longest way of a micro-batch up to I on a stage, and its W there. A whole
-    backward counts as an I without a W.
+    backward counts as an I without a W. What overlapped pairs save of their two ops' times is
+    taken off the work.
 
     Examples
     --------
@@ -77,36 +78,44 @@ def split_lower_bound(
     8.0
     """
     f, i, w = _array(forward), _array(input_grad), _array(weight_grad)
+    once = _array(saved)
     there, back = _array(forward_hop), _array(backward_hop)
     head, tail = _before(f, there), _before(i, back)
     way_back = _before(i[::-1], back[::-1])[::-1] + i  # from the last stage down to I of s
-    path = (f.sum(axis=0) + there.sum() + way_back + w).max()
+    path = (f.sum(axis=0) + _total(there) + way_back + w).max()
     return float(
         max(
-            _longest_rank(head, f + i + w, np.zeros_like(tail), rank_of),
-            _longest_rank(head, f + i, tail, rank_of),
+            _longest_rank(head, f + i + w - once, np.zeros_like(tail), rank_of),
+            _longest_rank(head, f + i - once, tail, rank_of),
             path,
         )
     )
 
 
 def _longest_rank(
-    head: FloatArray, work: FloatArray, tail: FloatArray, rank_of: Sequence[int] | None
+    head: FloatArray, work: FloatArray, tail: FloatArray, rank_of: npt.ArrayLike | None
 ) -> float:
     """Return the largest, over ranks, of least head + all work + least tail."""
     ranks = np.arange(len(head)) if rank_of is None else np.asarray(rank_of)
-    totals = np.bincount(ranks, weights=work.sum(axis=1))
+    if ranks.ndim == 1:
+        ranks = ranks[:, np.newaxis]
+    where = np.broadcast_to(ranks, head.shape).ravel()
+    totals = np.bincount(where, weights=work.ravel())
     for way in (head, tail):
         least = np.full(len(totals), np.inf)
-        np.minimum.at(least, ranks, way.min(axis=1))
+        np.minimum.at(least, where, way.ravel())
         totals = totals + least
     return float(totals.max())
 
 
 def _before(times: FloatArray, hop: FloatArray) -> FloatArray:
     """Return each micro-batch's time through the stages before s, transfers included."""
-    steps = times[:-1] + hop[:, np.newaxis]
+    steps = times[:-1] + (hop if hop.ndim == 2 else hop[:, np.newaxis])
     return np.concatenate([np.zeros((1, times.shape[1])), np.cumsum(steps, axis=0)])
+
+
+def _total(hop: FloatArray) -> FloatArray:
+    return np.asarray(hop.sum(axis=0), dtype=np.float64)
 
 
 def _array(values: npt.ArrayLike) -> FloatArray:

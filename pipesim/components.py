@@ -3,9 +3,10 @@
 The units are those of `pipeline.py`: milliseconds, bytes, 10^9 bytes a second.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -43,6 +44,12 @@ class Stage:
         Parameters of the stage.
     output_bytes
         The activation that F sends to the next stage; its gradient comes back as large.
+    input_grad_frees_bytes
+        The part of the stash that I frees already where the backward is split, W frees the rest;
+        negative if I takes more than it frees.
+    overlap_ms
+        Time of a forward of this stage overlapped with a backward [ms]; None: see
+        `Pipeline.overlap_factor`.
     name
         Shown in tables.
 
@@ -59,6 +66,8 @@ class Stage:
     stash_bytes: int = 0
     param_bytes: int = 0
     output_bytes: int = 0
+    input_grad_frees_bytes: int = 0
+    overlap_ms: float | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -67,6 +76,11 @@ class Stage:
             for value in cost if isinstance(cost, tuple) else (cost,):
                 if value is not None:
                     check_amount(cost_field, value)
+        if self.overlap_ms is not None:
+            check_amount("overlap_ms", self.overlap_ms)
+        frees = self.input_grad_frees_bytes
+        if not isinstance(frees, Integral) or abs(int(frees)) > MOST_BYTES:
+            raise ValueError(f"input_grad_frees_bytes = {frees!r} is not a whole number to 10^15")
         for size_field in SIZE_FIELDS:
             size = getattr(self, size_field)
             if not isinstance(size, Integral) or not 0 <= int(size) <= MOST_BYTES:
@@ -131,7 +145,7 @@ class Link:
         if bandwidth is not None and not (is_number(bandwidth) and bandwidth >= LEAST_RATE):
             raise ValueError(f"bandwidth_gb_s = {bandwidth!r} is not a number from 10^-9 on")
 
-    def wire_ms(self, size_bytes: int) -> float:
+    def wire_ms(self, size_bytes: float) -> float:
         """Return how long a message of this size occupies the wire [ms]."""
         if self.bandwidth_gb_s is None:
             return 0.0
@@ -153,3 +167,30 @@ def check_backward(whole: object, input_grad: object, weight_grad: object) -> No
             "the backward is given twice: give backward_ms, "
             "or input_grad_ms and weight_grad_ms, not all three"
         )
+
+
+def merged_stage(stages: Sequence[Stage], first: int) -> Stage:
+    """Return neighbouring stages as one: costs and sizes add up, the last one's output leaves.
+
+    Parameters
+    ----------
+    stages
+        In order.
+    first
+        The number of the first, for the name.
+    """
+
+    def total(name: str) -> Any:
+        values = [getattr(stage, name) for stage in stages]
+        if any(value is None for value in values):
+            return None
+        added = np.add.reduce([np.asarray(value) for value in np.broadcast_arrays(*values)])
+        return tuple(added.tolist()) if added.ndim else added.item()
+
+    names = [stage.name or str(first + place) for place, stage in enumerate(stages)]
+    added = (*COST_FIELDS.values(), "stash_bytes", "param_bytes", "input_grad_frees_bytes")
+    return Stage(
+        **{name: total(name) for name in (*added, "overlap_ms")},
+        output_bytes=stages[-1].output_bytes,
+        name="+".join(names),
+    )

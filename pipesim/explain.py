@@ -9,10 +9,11 @@ import numpy as np
 
 from pipesim.arrays import FloatArray
 from pipesim.layers import LayerProfile
+from pipesim.lower_bound import makespan_bound
 from pipesim.partitioning import compositions
 from pipesim.pipeline import Pipeline
 from pipesim.progress import Progress
-from pipesim.run import Run, ScheduleLike, makespan_bound, resolve_schedule, simulate
+from pipesim.run import Run, ScheduleLike, resolve_schedule, simulate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,14 +1,18 @@
 """Spans -> what each stage holds over time: micro-batches in flight, and their bytes.
 
-A (stage, micro-batch) pair is in flight from the start of its F to the end of its last backward
-part; where a schedule has forwards only, to the end of its F. At equal times what ends frees its
-place before what starts takes one.
+A (stage, micro-batch) pair, or a slice of it, is in flight from the start of its F to the end of
+its last backward part; where a schedule has forwards only, to the end of its F. Of its stash, F
+takes all when it starts; I frees the part that only I needs, or takes more, and W the rest, when
+they end. At equal times what ends frees its place before what starts takes one.
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipesim.arrays import IntArray
+from pipesim.dataflow import closes, opens, peak_by_rank
+from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans
@@ -20,47 +24,61 @@ if TYPE_CHECKING:
 def in_flight_table(schedule: Schedule, pipe: Pipeline, spans: Spans) -> "pd.DataFrame":
     """Return what every stage holds over time, one row a change.
 
-    Columns: `stage`, `rank`, `time` [ms], `in_flight` (micro-batches held from that time on)
-    and `stash_bytes` (in_flight x the stage's stash), sorted by stage and time.
+    Columns: `stage`, `rank`, `time` [ms], `in_flight` (micro-batches, or slices of them, held from
+    that time on) and `stash_bytes`, sorted by stage, rank and time. A stage with a copy for
+    either direction has rows for both.
     """
     import pandas as pd
 
-    opens, closes = np.flatnonzero(schedule.opens()), np.flatnonzero(schedule.closes())
-    op = np.concatenate([opens, closes])
-    time = np.concatenate([spans.start[opens], spans.end[closes]])
-    change = np.repeat([1, -1], [len(opens), len(closes)])
-    order = np.lexsort((change, time, schedule.stage[op]))
-    stage, time, change = schedule.stage[op][order], time[order], change[order]
+    taken, freed = byte_changes(schedule, pipe)
+    count = np.concatenate([opens(schedule).astype(np.int64), -closes(schedule).astype(np.int64)])
+    size = np.concatenate([taken, -freed])
+    changing = np.flatnonzero((count != 0) | (size != 0))
+    op, at_end = changing % len(schedule), changing >= len(schedule)
+    time = np.where(at_end, spans.end[op], spans.start[op])
+    stage, rank = schedule.stage[op], schedule.rank[op]
+    order = np.lexsort((~at_end, time, rank, stage))
+    stage, rank, time, changing = stage[order], rank[order], time[order], changing[order]
     # Every stage starts from and returns to nothing, so one running sum serves them all.
-    held = np.cumsum(change)
-    last_at_its_time = np.ones(len(op), dtype=bool)
-    last_at_its_time[:-1] = (np.diff(time) != 0) | (np.diff(stage) != 0)
-    stash = np.array([s.stash_bytes for s in pipe.stages], dtype=np.int64)
+    last_at_its_time = np.ones(len(time), dtype=bool)
+    last_at_its_time[:-1] = (np.diff(time) != 0) | (np.diff(stage) != 0) | (np.diff(rank) != 0)
     table = {
         "stage": stage,
-        "rank": np.asarray(schedule.placement.rank_of)[stage],
+        "rank": rank,
         "time": time,
-        "in_flight": held,
-        "stash_bytes": held * stash[stage],
+        "in_flight": np.cumsum(count[changing]),
+        "stash_bytes": np.cumsum(size[changing]),
     }
     return pd.DataFrame({name: column[last_at_its_time] for name, column in table.items()})
 
 
-def peak_stash_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
-    """Return the most bytes of stash that each rank holds at once.
+def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray]:
+    """Return the bytes of stash that each op takes when it starts and frees when it ends.
 
-    On one rank ops follow each other, so that its order alone decides.
+    Arrays (ops,). Of a sliced micro-batch every slice holds an equal part, rounded down.
     """
-    stash = np.array([stage.stash_bytes for stage in pipe.stages], dtype=np.int64)[schedule.stage]
-    opened = np.cumsum(schedule.opens() * stash)
-    closed = np.cumsum(schedule.closes() * stash)
-    held = opened - closed + schedule.closes() * stash
-    return tuple(int(most) for most in np.maximum.reduceat(held, schedule.offsets[:-1]))
+    stash, early = (
+        np.array([getattr(stage, name) for stage in pipe.stages], dtype=np.int64) // schedule.slices
+        for name in ("stash_bytes", "input_grad_frees_bytes")
+    )
+    stash, early = stash[schedule.stage], early[schedule.stage]
+    kind = schedule.kind
+    last = closes(schedule)
+    taken = np.where(opens(schedule), stash, 0) + np.where(kind == Kind.I, np.maximum(-early, 0), 0)
+    freed = np.where(kind == Kind.I, np.maximum(early, 0), 0)
+    freed = freed + np.where(last, np.where(kind == Kind.W, stash - early, stash), 0)
+    return taken, freed
+
+
+def peak_stash_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
+    """Return the most bytes of stash that each rank holds at once."""
+    return peak_by_rank(schedule, *byte_changes(schedule, pipe))
 
 
 def param_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
-    """Return the bytes of parameters on each rank."""
+    """Return the bytes of parameters on each rank: every copy and every version of a stage."""
     totals = [0] * schedule.ranks
-    for stage, rank in zip(pipe.stages, schedule.placement.rank_of, strict=True):
-        totals[rank] += stage.param_bytes
+    for rank_of in schedule.placement.table.tolist():
+        for stage, rank in enumerate(rank_of):
+            totals[rank] += pipe.stages[stage].param_bytes * schedule.weight_versions[stage]
     return tuple(totals)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipesim.arrays import BoolArray, FloatArray, Int32Array
+from pipesim.dataflow import second_of_pair
 from pipesim.engine.workload import Workload
 from pipesim.ops import Kind
 from pipesim.schedule import Schedule
@@ -92,7 +93,7 @@ class IdleSpans:
     end: FloatArray
 
 
-def idle_spans(schedule: Schedule, spans: Spans) -> dict[str, IdleSpans]:
+def idle_spans(schedule: Schedule, workload: Workload, spans: Spans) -> dict[str, IdleSpans]:
     """Return the idle stretches of every rank by cause, in the order of `IDLE_CAUSES`."""
     rank, first_op, last_op = schedule.rank, schedule.offsets[:-1], schedule.offsets[1:] - 1
     every_rank = np.arange(schedule.ranks, dtype=np.int32)
@@ -100,10 +101,17 @@ def idle_spans(schedule: Schedule, spans: Spans) -> dict[str, IdleSpans]:
     finish = np.full(schedule.ranks, spans.end.max())
     stops = _previous_end(schedule, spans)
     got_input = np.clip(spans.ready, stops, spans.start)
+    # Of an overlapped pair the wait counts once, and for the input that came last.
+    once = ~workload.second
     for_activation = schedule.kind == Kind.F
+    second = np.flatnonzero(workload.second)
+    if second.size:
+        inputs = _input_times(workload, spans)
+        late = np.where(inputs[second] > inputs[second - 1], second, second - 1)
+        for_activation[second - 1] = schedule.kind[late] == Kind.F
 
     def between(which: BoolArray, start: FloatArray, end: FloatArray) -> IdleSpans:
-        idle = which & (end > start)
+        idle = which & once & (end > start)
         return IdleSpans(rank[idle], start[idle], end[idle])
 
     return {
@@ -125,11 +133,11 @@ def rank_times(schedule: Schedule, workload: Workload, spans: Spans) -> RankTime
     first_op, last_op = schedule.offsets[:-1], schedule.offsets[1:] - 1
     idle = {
         cause: per_rank(found.rank, found.end - found.start)
-        for cause, found in idle_spans(schedule, spans).items()
+        for cause, found in idle_spans(schedule, workload, spans).items()
     }
     return RankTimes(
         makespan=float(spans.end.max() - spans.start.min()),
-        busy=per_rank(schedule.rank, spans.end - spans.start),
+        busy=per_rank(schedule.rank, np.where(workload.second, 0.0, spans.end - spans.start)),
         span=spans.end[last_op] - spans.start[first_op],
         exposed_communication=per_rank(schedule.rank, _exposed(schedule, workload, spans)),
         **idle,
@@ -140,9 +148,18 @@ def _previous_end(schedule: Schedule, spans: Spans) -> FloatArray:
     """Return when the op before ended on the rank; of a rank's first op, its own start."""
     previous_end = np.empty(len(schedule))
     previous_end[1:] = spans.end[:-1]
+    second = np.flatnonzero(second_of_pair(schedule))
+    previous_end[second] = previous_end[second - 1]
     first_op = schedule.offsets[:-1]
     previous_end[first_op] = spans.start[first_op]
     return previous_end
+
+
+def _input_times(workload: Workload, spans: Spans) -> FloatArray:
+    """Return when the input of each op from another stage was there; 0 for a source."""
+    source = workload.producer
+    arrival = np.where(np.isnan(spans.arrival), spans.end, spans.arrival)
+    return np.asarray(np.where(source >= 0, arrival[source], 0.0), dtype=np.float64)
 
 
 def _exposed(schedule: Schedule, workload: Workload, spans: Spans) -> FloatArray:
@@ -150,5 +167,10 @@ def _exposed(schedule: Schedule, workload: Workload, spans: Spans) -> FloatArray
     remote = (workload.producer >= 0) & (workload.target[workload.producer] >= 0)
     produced = np.where(remote, spans.end[workload.producer], np.inf)
     waiting_since = np.maximum(_previous_end(schedule, spans), produced)
-    exposed = np.minimum(spans.ready, spans.start) - waiting_since
-    return np.asarray(np.maximum(exposed, 0.0), dtype=np.float64)
+    arrived = np.minimum(_input_times(workload, spans), spans.start)
+    exposed = np.maximum(arrived - waiting_since, 0.0)
+    second = np.flatnonzero(workload.second)
+    # A pair waits for both of its messages at once: the longer exposure counts.
+    exposed[second - 1] = np.maximum(exposed[second - 1], exposed[second])
+    exposed[second] = 0.0
+    return np.asarray(exposed, dtype=np.float64)

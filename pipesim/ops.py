@@ -18,11 +18,11 @@ class Kind(IntEnum):
 
 COMPUTE_KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
 
-_OP = re.compile(r"(\d+)([FBIW])(\d+)")
+_OP = re.compile(r"(\d+)([FBIW])(\d+)(?:\.(\d+))?")
 
 
 class Op(NamedTuple):
-    """One micro-batch's work of one kind on one stage; prints as `2F0`.
+    """One micro-batch's work of one kind on one stage; prints as `2F0`, or with its slice `2F0.1`.
 
     >>> str(Op(stage=2, kind=Kind.F, microbatch=0))
     '2F0'
@@ -31,13 +31,15 @@ class Op(NamedTuple):
     stage: int
     kind: Kind
     microbatch: int
+    slice: int = 0
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind.name}{self.microbatch}"
+        slice_text = f".{self.slice}" if self.slice else ""
+        return f"{self.stage}{self.kind.name}{self.microbatch}{slice_text}"
 
 
 def parse_op(text: str) -> Op:
-    """Return the op that a text such as `2F0` names: stage, kind, micro-batch.
+    """Return the op that a text such as `2F0` or `2F0.1` names: stage, kind, micro-batch, slice.
 
     Raises
     ------
@@ -47,10 +49,10 @@ def parse_op(text: str) -> Op:
     Examples
     --------
     >>> parse_op("2F0")
-    Op(stage=2, kind=<Kind.F: 0>, microbatch=0)
+    Op(stage=2, kind=<Kind.F: 0>, microbatch=0, slice=0)
     """
     match = _OP.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is no op; write stage, kind (F, B, I or W), micro-batch: '2F0'")
-    stage, kind, microbatch = match.groups()
-    return Op(int(stage), Kind[kind], int(microbatch))
+    stage, kind, microbatch, slice_ = match.groups()
+    return Op(int(stage), Kind[kind], int(microbatch), int(slice_ or 0))

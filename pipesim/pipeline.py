@@ -9,17 +9,17 @@ wire, one after the other, and then latency_ms more until it is there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.arrays import FloatArray
-from pipesim.checks import check_count
-from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage
+from pipesim.checks import check_amount, check_count
+from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage, merged_stage
 from pipesim.ops import Kind
-from pipesim.placement import PLACEMENTS, Placement
+from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
 from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
 from pipesim.text_table import span_text, text_table
 
@@ -39,7 +39,10 @@ class Pipeline:
     links
         Directed pair of ranks -> link; a pair that is not named takes no time.
     placement
-        Stage -> rank, for a schedule that is asked for by name.
+        Stage -> rank, for a schedule that is asked for by name and does not bring its own.
+    overlap_factor
+        An overlapped pair of a forward and a backward takes this times what both cost, on
+        stages that do not say how long in their `overlap_ms`.
     title, source
         What this is, and where its numbers come from: shown on figures and in reports.
 
@@ -53,10 +56,12 @@ class Pipeline:
     devices: tuple[Device, ...]
     placement: Placement
     links: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    overlap_factor: float = 1.0
     title: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
+        check_amount("overlap_factor", self.overlap_factor)
         if len(self.stages) != self.placement.stages:
             raise ValueError(
                 f"{len(self.stages)} stages for a placement of {self.placement.stages}"
@@ -90,7 +95,7 @@ class Pipeline:
         weight_grad: npt.ArrayLike | None = None,
         stages: int | None = None,
         ranks: int | None = None,
-        placement: str | Placement = "linear",
+        placement: str | Placement | None = None,
         speed: npt.ArrayLike = 1.0,
         overhead_ms: npt.ArrayLike = 0.0,
         latency_ms: Any = 0.0,
@@ -98,6 +103,9 @@ class Pipeline:
         stash_bytes: npt.ArrayLike = 0,
         param_bytes: npt.ArrayLike = 0,
         output_bytes: npt.ArrayLike = 0,
+        input_grad_frees_bytes: npt.ArrayLike = 0,
+        overlap_ms: npt.ArrayLike | None = None,
+        overlap_factor: float = 1.0,
         names: Sequence[str] | None = None,
         title: str = "",
         source: str = "",
@@ -112,16 +120,22 @@ class Pipeline:
         stages
             Number of stages; needed where every cost is a single number.
         ranks
-            Number of ranks; with a linear placement the same as the number of stages.
+            Number of ranks; by default as many as stages.
         placement
-            "linear", or a Placement.
+            "linear", "looped", "v_shape", "wave", "bidirectional", or a Placement; by default
+            linear, or looped where there are fewer ranks than stages.
         speed, overhead_ms
             Of the devices: a number, or one a rank.
         latency_ms, bandwidth_gb_s
             Of the links: a number, one a stage boundary, or a mapping of rank pairs
             `{(0, 1): 0.5}`, where a pair that is not named takes no time.
-        stash_bytes, param_bytes, output_bytes
+        stash_bytes, param_bytes, output_bytes, input_grad_frees_bytes
             Of the stages: a number, or one a stage.
+        overlap_ms
+            Of a forward overlapped with a backward, by the forward's stage: a number, or one a
+            stage; or else
+        overlap_factor
+            what such a pair takes, as a factor of what both cost.
         names
             One a stage.
         title, source
@@ -151,6 +165,7 @@ class Pipeline:
             "stash_bytes": stash_bytes,
             "param_bytes": param_bytes,
             "output_bytes": output_bytes,
+            "input_grad_frees_bytes": input_grad_frees_bytes,
         }
         given = [stages, implied_count(costs), ranks]
         if given == [None] * 3:
@@ -158,6 +173,9 @@ class Pipeline:
         count = check_count("stages", next(n for n in given if n is not None))
         columns = {name: per_stage_costs(name, value, count) for name, value in costs.items()}
         columns |= {name: per_item(name, value, count, "stages") for name, value in sizes.items()}
+        columns["overlap_ms"] = [None] * count
+        if overlap_ms is not None:
+            columns["overlap_ms"] = per_item("overlap_ms", overlap_ms, count, "stages")
         columns["name"] = list(names) if names is not None else [""] * count
         if len(columns["name"]) != count:
             raise ValueError(f"names has {len(columns['name'])} entries for {count} stages")
@@ -172,6 +190,7 @@ class Pipeline:
             devices=tuple(map(Device, speeds, overheads)),
             placement=placed,
             links=_links(placed, latency_ms, bandwidth_gb_s),
+            overlap_factor=overlap_factor,
             title=title,
             source=source,
         )
@@ -207,6 +226,47 @@ class Pipeline:
             [np.broadcast_to(np.asarray(cost, dtype=np.float64), microbatches) for cost in costs]
         )
 
+    def regroup(self, chunks: int) -> "Pipeline":
+        """Return the pipeline with neighbouring stages merged to so many a rank.
+
+        Costs and sizes add up; a merged stage is named after those that it is made of. So 1F1B
+        (one stage a rank) and interleaved schedules can be compared on one config. The links
+        stay as they are, by rank pair; the placement is linear, or looped.
+
+        Parameters
+        ----------
+        chunks
+            Stages a rank afterwards.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer stages already, or they do not go up evenly.
+
+        Examples
+        --------
+        >>> pipe = Pipeline.from_costs(forward=[1, 2, 3, 4], ranks=2)
+        >>> print(pipe.regroup(chunks=1))
+        pipeline: 2 stages on 2 ranks (linear)
+        stage  rank  name  forward_ms
+            0     0  0+1            3
+            1     1  2+3            7
+        """
+        wanted = check_count("chunks", chunks) * self.ranks
+        if len(self.stages) % wanted:
+            raise ValueError(
+                f"{len(self.stages)} stages cannot be merged to {wanted}, {chunks} a rank: "
+                "they are merged evenly and never split"
+            )
+        each = len(self.stages) // wanted
+        if each == 1:
+            return self
+        stages = tuple(
+            merged_stage(self.stages[first : first + each], first)
+            for first in range(0, len(self.stages), each)
+        )
+        return replace(self, stages=stages, placement=default_placement(wanted, self.ranks))
+
     def __str__(self) -> str:
         latencies = [link.latency_ms for link in self.links.values() if link.latency_ms]
         latency = f", latency {span_text(latencies)} ms" if latencies else ""
@@ -218,7 +278,8 @@ class Pipeline:
             "stage": [str(stage) for stage in range(len(self.stages))],
             "rank": [str(rank) for rank in self.placement.rank_of],
         }
-        for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS):
+        extra = ("input_grad_frees_bytes", "overlap_ms")
+        for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS, *extra):
             values = [getattr(stage, name) for stage in self.stages]
             if name == "forward_ms" or any(value not in (None, 0, "") for value in values):
                 columns[name] = [_cell(value) for value in values]
@@ -238,13 +299,17 @@ def _stage(number: int, values: Mapping[str, Any]) -> Stage:
         raise ValueError(f"stage {number}: {error}") from None
 
 
-def _placed(placement: str | Placement, stages: int, ranks: int | None) -> Placement:
+def _placed(placement: str | Placement | None, stages: int, ranks: int | None) -> Placement:
+    if ranks is not None:
+        check_count("ranks", ranks)
     if isinstance(placement, str):
         if placement not in PLACEMENTS:
             known = ", ".join(PLACEMENTS)
             raise ValueError(f"placement {placement!r} is unknown; known: {known}")
-        placement = PLACEMENTS[placement](stages)
-    if ranks is not None and ranks != placement.ranks:
+        return PLACEMENTS[placement](stages, ranks or default_ranks(placement, stages))
+    if placement is None:
+        return default_placement(stages, stages if ranks is None else ranks)
+    if ranks not in (None, placement.ranks):
         raise ValueError(
             f"{ranks} ranks for {stages} stages: the {placement.name} placement "
             f"has {placement.ranks} ranks"
@@ -253,13 +318,24 @@ def _placed(placement: str | Placement, stages: int, ranks: int | None) -> Place
 
 
 def _links(placement: Placement, latency: Any, bandwidth: Any) -> dict[tuple[int, int], Link]:
-    latencies = per_rank_pair("latency_ms", latency, placement.rank_of)
-    bandwidths = per_rank_pair("bandwidth_gb_s", bandwidth, placement.rank_of)
+    latencies = _by_pair("latency_ms", latency, placement)
+    bandwidths = _by_pair("bandwidth_gb_s", bandwidth, placement)
     links = {
         pair: Link(latencies.get(pair, 0.0), bandwidths.get(pair))
         for pair in sorted(latencies.keys() | bandwidths.keys())
     }
     return {pair: link for pair, link in links.items() if link != Link()}
+
+
+def _by_pair(name: str, value: Any, placement: Placement) -> dict[tuple[int, int], Any]:
+    """Return the value of each pair of ranks; one number holds for every pair there is.
+
+    A schedule may bring another placement than the pipeline's, whose messages go other ways.
+    """
+    if value is None or isinstance(value, Mapping) or np.ndim(value) > 0:
+        return per_rank_pair(name, value, placement.rank_of)
+    ranks = range(placement.ranks)
+    return {(near, far): value for near in ranks for far in ranks if near != far}
 
 
 def _cell(value: Any) -> str:

@@ -1,19 +1,37 @@
-"""Where stages live: a placement maps each stage to the rank that runs it."""
+"""Where stages live: a placement maps each stage, in each direction of flow, to a rank.
+
+    linear          looped              v_shape             wave (W=1)          bidirectional
+    rank 0: 0       rank 0: 0, 4        rank 0: 0, 7        rank 0: 0, 7        rank 0: 0, 3'
+    rank 1: 1       rank 1: 1, 5        rank 1: 1, 6        rank 1: 1, 6        rank 1: 1, 2'
+    rank 2: 2       rank 2: 2, 6        rank 2: 2, 5        rank 2: 2, 5        rank 2: 2, 1'
+    rank 3: 3       rank 3: 3, 7        rank 3: 3, 4        rank 3: 3, 4        rank 3: 3, 0'
+
+A dash marks the copy of a stage for the second direction. A wave of W = 2 goes down and up twice.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from pipesim.arrays import Int32Array
+from pipesim.checks import check_count
+from pipesim.text_table import count_text
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The map stage -> rank.
+    """The map (stage, direction) -> rank.
 
     Parameters
     ----------
     name
-        "linear", or a name of one's own.
+        "linear", "looped", "v_shape", "wave", "bidirectional", or a name of one's own.
     rank_of
         The rank of every stage, in stage order; every rank from 0 on holds at least one.
+    reverse
+        The ranks of the stages' second copies, for micro-batches that flow in the other
+        direction; None where all flow in one.
 
     Raises
     ------
@@ -22,21 +40,27 @@ class Placement:
 
     Examples
     --------
-    >>> print(linear_placement(3))
-    linear placement, 3 stages on 3 ranks
-    rank 0: stage 0
-    rank 1: stage 1
-    rank 2: stage 2
+    >>> print(looped_placement(4, 2))
+    looped placement, 4 stages on 2 ranks
+    rank 0: stages 0, 2
+    rank 1: stages 1, 3
     """
 
     name: str
     rank_of: tuple[int, ...]
+    reverse: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.rank_of or set(self.rank_of) != set(range(self.ranks)):
+        both = (*self.rank_of, *(self.reverse or ()))
+        if not self.rank_of or set(both) != set(range(max(both) + 1)):
             raise ValueError(
-                f"placement {self.name!r} maps stages to ranks {list(self.rank_of)}; "
+                f"placement {self.name!r} maps stages to ranks {list(both)}; "
                 "every rank from 0 on must hold at least one stage"
+            )
+        if self.reverse is not None and len(self.reverse) != len(self.rank_of):
+            raise ValueError(
+                f"placement {self.name!r} maps {len(self.rank_of)} stages in one direction "
+                f"and {len(self.reverse)} in the other"
             )
 
     @property
@@ -47,35 +71,133 @@ class Placement:
     @property
     def ranks(self) -> int:
         """Number of ranks p."""
-        return max(self.rank_of, default=-1) + 1
-
-    def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Return the stages that a rank holds, in order; a stage's index in it is its chunk."""
-        return tuple(stage for stage, owner in enumerate(self.rank_of) if owner == rank)
+        return max(*self.rank_of, *(self.reverse or ()), 0) + 1
 
     @property
-    def chunk_of(self) -> tuple[int, ...]:
-        """The chunk of every stage: its local index on its rank."""
-        return tuple(self.rank_of[:stage].count(rank) for stage, rank in enumerate(self.rank_of))
+    def directions(self) -> int:
+        """Number of directions in which micro-batches flow: 1 or 2."""
+        return 1 if self.reverse is None else 2
+
+    @property
+    def table(self) -> Int32Array:
+        """The rank of every stage, array (directions, stages)."""
+        rows = [self.rank_of] if self.reverse is None else [self.rank_of, self.reverse]
+        return np.array(rows, dtype=np.int32)
+
+    @property
+    def chunk_table(self) -> Int32Array:
+        """The chunk of every stage, its local index on its rank; array (directions, stages)."""
+        flat = self.table.ravel()
+        chunks = [int(np.count_nonzero(flat[:place] == flat[place])) for place in range(len(flat))]
+        return np.array(chunks, dtype=np.int32).reshape(self.table.shape)
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """Return the stages that a rank holds in the first direction; their places are chunks."""
+        return tuple(stage for stage, owner in enumerate(self.rank_of) if owner == rank)
 
     def __str__(self) -> str:
-        lines = [f"{self.name} placement, {self.stages} stages on {self.ranks} ranks"]
+        stages, ranks = count_text(self.stages, "stage"), count_text(self.ranks, "rank")
+        lines = [f"{self.name} placement, {stages} on {ranks}"]
         for rank in range(self.ranks):
-            stages = self.stages_of(rank)
-            noun = "stage" if len(stages) == 1 else "stages"
-            lines.append(f"rank {rank}: {noun} {', '.join(map(str, stages))}")
+            held = [str(stage) for stage in self.stages_of(rank)]
+            held += [f"{s}'" for s, owner in enumerate(self.reverse or ()) if owner == rank]
+            noun = "stage" if len(held) == 1 else "stages"
+            lines.append(f"rank {rank}: {noun} {', '.join(held)}")
         return "\n".join(lines)
 
 
-def linear_placement(stages: int) -> Placement:
+def linear_placement(stages: int, ranks: int | None = None) -> Placement:
     """Return the placement of stage s on rank s.
 
     Raises
     ------
     ValueError
-        If `stages` is below 1.
+        If there are not as many ranks as stages.
     """
+    ranks = stages if ranks is None else ranks
+    _fit("linear", stages, ranks, stages == ranks, "as many ranks as stages")
     return Placement("linear", tuple(range(stages)))
 
 
-PLACEMENTS: dict[str, Callable[[int], Placement]] = {"linear": linear_placement}
+def looped_placement(stages: int, ranks: int) -> Placement:
+    """Return the placement of stage s on rank s mod p: interleaved schedules.
+
+    Raises
+    ------
+    ValueError
+        If the number of stages is no multiple of the number of ranks.
+    """
+    _fit("looped", stages, ranks, stages % ranks == 0, "a multiple of the ranks as stages")
+    return Placement("looped", tuple(stage % ranks for stage in range(stages)))
+
+
+def v_placement(stages: int, ranks: int) -> Placement:
+    """Return the placement of stages r and 2p-1-r on rank r: down the ranks and back up.
+
+    Raises
+    ------
+    ValueError
+        If there are not two stages a rank.
+    """
+    _fit("v_shape", stages, ranks, stages == 2 * ranks, "two stages a rank")
+    return Placement("v_shape", (*range(ranks), *reversed(range(ranks))))
+
+
+def wave_placement(stages: int, ranks: int) -> Placement:
+    """Return the placement of Hanayo: down the ranks and back up, once or several times.
+
+    Raises
+    ------
+    ValueError
+        If the number of stages is no multiple of twice the number of ranks.
+    """
+    fits = stages % (2 * ranks) == 0
+    _fit("wave", stages, ranks, fits, "a multiple of two stages a rank")
+    return Placement("wave", (*range(ranks), *reversed(range(ranks))) * (stages // (2 * ranks)))
+
+
+def bidirectional_placement(stages: int, ranks: int) -> Placement:
+    """Return the placement of stage s on rank s, and of its copy for the other way on p-1-s.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many ranks as stages.
+    """
+    _fit("bidirectional", stages, ranks, stages == ranks, "as many ranks as stages")
+    return Placement("bidirectional", tuple(range(ranks)), tuple(reversed(range(ranks))))
+
+
+PLACEMENTS: dict[str, Callable[[int, int], Placement]] = {
+    "linear": linear_placement,
+    "looped": looped_placement,
+    "v_shape": v_placement,
+    "wave": wave_placement,
+    "bidirectional": bidirectional_placement,
+}
+
+
+def default_ranks(placement: str, stages: int) -> int:
+    """Return on how many ranks so many stages live by default: two a rank in a V or a wave."""
+    return max(1, stages // 2) if placement in ("v_shape", "wave") else stages
+
+
+def default_placement(stages: int, ranks: int) -> Placement:
+    """Return the linear placement, or the looped one where there are fewer ranks than stages.
+
+    Raises
+    ------
+    ValueError
+        If neither fits.
+    """
+    return (linear_placement if stages <= ranks else looped_placement)(stages, ranks)
+
+
+def _fit(name: str, stages: int, ranks: int, fits: bool, rule: str) -> None:
+    check_count("stages", stages)
+    check_count("ranks", ranks)
+    if not fits:
+        raise ValueError(
+            f"{count_text(stages, 'stage')} on {count_text(ranks, 'rank')}: "
+            f"the {name} placement needs {rule}"
+        )

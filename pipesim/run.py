@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from pipesim.bounds import forward_lower_bound, fused_lower_bound, split_lower_bound
 from pipesim.checks import check_count
 from pipesim.engine.simpy_engine import run_simpy
-from pipesim.engine.workload import Workload, bind, duration_table, message_tables
+from pipesim.engine.workload import Workload, bind
 from pipesim.errors import ScheduleError
+from pipesim.lower_bound import makespan_bound
 from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
 from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
 from pipesim.ops import Kind
@@ -298,28 +298,8 @@ def resolve_schedule(
     if not callable(schedule) and not isinstance(schedule, str):
         raise TypeError(f"{schedule!r} is no schedule: give a name, a Schedule or a function")
     if isinstance(schedule, str):
-        return build_schedule(
-            schedule, microbatches=microbatches, placement=pipe.placement, **options
-        )
+        return build_schedule(schedule, microbatches=microbatches, pipeline=pipe, **options)
     built = schedule(pipe.placement, check_count("microbatches", microbatches), **options)
     if not isinstance(built, Schedule):
         raise ScheduleError(f"{schedule!r} returned {type(built).__name__}, not a Schedule")
     return built
-
-
-def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
-    """Return a makespan [ms] that no order of these ops on these ranks can go below."""
-    wire, latency = message_tables(schedule, pipe)
-    message = wire + latency
-    there, back = message[0, :-1], message[1, 1:]
-    times = {kind: duration_table(schedule, pipe, kind) for kind in schedule.kinds}
-    rank_of = schedule.placement.rank_of
-    if Kind.B not in times and Kind.I not in times:
-        return forward_lower_bound(times[Kind.F], there, rank_of)
-    if Kind.I not in times:
-        return fused_lower_bound(times[Kind.F], times[Kind.B], there, back, rank_of)
-    first, rest = times[Kind.I], times[Kind.W]
-    if Kind.B in times:
-        whole = schedule.op_numbers()[Kind.B] >= 0
-        first, rest = np.where(whole, times[Kind.B], first), np.where(whole, 0.0, rest)
-    return split_lower_bound(times[Kind.F], first, rest, there, back, rank_of)

@@ -8,44 +8,67 @@ is a few arrays and not millions of objects. An op's index in these arrays is it
 the engines, too. Times come from an engine only.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from pipesim.arrays import BoolArray, Int8Array, Int32Array, IntArray
+from pipesim.arrays import Int8Array, Int32Array, IntArray
+from pipesim.dataflow import closes, opens, peak_by_rank
 from pipesim.errors import ScheduleError
-from pipesim.ops import COMPUTE_KINDS, Kind, Op, parse_op
-from pipesim.placement import Placement, linear_placement
+from pipesim.ops import Kind, Op
+from pipesim.order_text import implied_placement, order_columns, parse_order
+from pipesim.placement import Placement
 from pipesim.schedule_checks import check_schedule
 from pipesim.text_grid import text_grid
 from pipesim.text_table import count_text
 
-RankOps = tuple[Sequence[int] | IntArray, Sequence[int] | IntArray, Sequence[int] | IntArray]
+Column: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]]
+# The ops of a rank: stages, kinds, micro-batches; then slices and pairs where there are any.
+RankOps: TypeAlias = tuple[Column, ...]
+OP_COLUMNS = {
+    "stage": np.int32,
+    "kind": np.int8,
+    "microbatch": np.int32,
+    "slice": np.int32,
+    "group": np.int32,
+}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Schedule:
     """Per rank an order of ops; owns the placement and the number of micro-batches.
 
     Made by `build_schedule`, by `Schedule.from_orders`, or by a function of one's own. What is
-    checked when it is made: every stage runs F of every micro-batch once and on its own rank;
-    its backward is B, or I and W, each once, after F and I before W; or there is no backward
-    at all. That the order can be run, across ranks, only a run tells.
+    checked when it is made: every stage runs F of every micro-batch (and slice) once and on its
+    own rank; its backward is B, or I and W, each once, after F and I before W; or there is no
+    backward at all. That the order can be run, across ranks, only a run tells.
 
     Parameters
     ----------
     name
         Shown on figures and in reports.
     placement
-        Stage -> rank.
+        (stage, direction) -> rank.
     microbatches
         Number of micro-batches m.
     stage, kind, microbatch
         The ops, arrays (ops,), rank after rank and in order within a rank.
     offsets
         Array (ranks + 1,): the ops of rank r are those from offsets[r] up to offsets[r + 1].
+    slice
+        Of each op's micro-batch along the sequence, array (ops,); by default all 0.
+    group
+        Two neighbours with the same number from 0 on run as one overlapped pair of a forward
+        and a backward, array (ops,); by default all -1.
+    fractions
+        The share of a stage's cost that each slice takes; their number is that of slices k.
+    directions
+        Of each micro-batch, array (m,) of 0 and 1; by default all 0.
+    weight_versions
+        How many versions of its parameters each stage keeps; by default one.
     family
         The name in `pipesim schedules` of what built it, whose formulas then hold; "" for an
         order of one's own.
@@ -63,20 +86,49 @@ class Schedule:
     kind: Int8Array
     microbatch: Int32Array
     offsets: IntArray
+    slice: Int32Array = None  # type: ignore[assignment]  # filled in below
+    group: Int32Array = None  # type: ignore[assignment]
+    fractions: tuple[float, ...] = (1.0,)
+    directions: Int8Array = None  # type: ignore[assignment]
+    weight_versions: tuple[int, ...] = ()
     family: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("stage", "kind", "microbatch", "offsets"):
-            array = getattr(self, name).copy()
+        ops = len(self.stage)
+        defaults: dict[str, npt.NDArray[Any]] = {
+            "slice": np.zeros(ops, dtype=np.int32),
+            "group": np.full(ops, -1, dtype=np.int32),
+            "directions": np.zeros(self.microbatches, dtype=np.int8),
+        }
+        for name in (*OP_COLUMNS, "offsets", "directions"):
+            given = getattr(self, name)
+            array = (defaults[name] if given is None else np.asarray(given)).copy()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
+        if not self.weight_versions:
+            object.__setattr__(self, "weight_versions", (1,) * self.stages)
         check_schedule(self)
 
     @classmethod
     def from_rank_ops(
-        cls, name: str, placement: Placement, microbatches: int, rank_ops: Iterable[RankOps]
+        cls,
+        name: str,
+        placement: Placement,
+        microbatches: int,
+        rank_ops: Iterable[RankOps],
+        **more: Any,
     ) -> Self:
-        """Return the schedule of one (stages, kinds, micro-batches) triple of arrays a rank.
+        """Return the schedule of some columns of ops a rank.
+
+        Parameters
+        ----------
+        name, placement, microbatches
+            As for the class.
+        rank_ops
+            For every rank its stages, kinds and micro-batches, and where there are any its slices
+            and the numbers of its pairs, which count anew on each rank.
+        more
+            Further fields of the class: fractions, directions, weight_versions.
 
         Raises
         ------
@@ -84,12 +136,25 @@ class Schedule:
             If the ops do not make a schedule (see the class).
         """
         columns = list(zip(*rank_ops, strict=True))
-        stage, kind, microbatch = (
-            np.concatenate([np.asarray(part, dtype=dtype) for part in column])
-            for column, dtype in zip(columns, (np.int32, np.int8, np.int32), strict=True)
+        arrays: dict[str, Any] = {
+            column: np.concatenate([np.asarray(part, dtype=dtype) for part in parts])
+            for (column, dtype), parts in zip(OP_COLUMNS.items(), columns, strict=False)
+        }
+        offsets = np.cumsum([0, *(len(part) for part in columns[0])], dtype=np.int64)
+        if "group" in arrays:  # number the pairs of all ranks one after the other
+            seconds = np.zeros(len(arrays["group"]), dtype=np.int32)
+            seconds[1:] = (arrays["group"][1:] >= 0) & (arrays["group"][1:] == arrays["group"][:-1])
+            seconds[offsets[1:-1]] = 0
+            paired = arrays["group"] >= 0
+            arrays["group"] = np.where(paired, np.cumsum(paired & (seconds == 0)) - 1, -1)
+        return cls(
+            name=name,
+            placement=placement,
+            microbatches=microbatches,
+            offsets=offsets,
+            **arrays,
+            **more,
         )
-        offsets = np.cumsum([0, *(len(part) for part in columns[1])], dtype=np.int64)
-        return cls(name, placement, microbatches, stage, kind, microbatch, offsets)
 
     @classmethod
     def from_orders(
@@ -98,6 +163,8 @@ class Schedule:
         *,
         placement: Placement | None = None,
         microbatches: int | None = None,
+        directions: Sequence[int] | None = None,
+        fractions: tuple[float, ...] = (),
         name: str = "custom",
     ) -> Self:
         """Return the schedule that one order a rank spells out.
@@ -105,11 +172,16 @@ class Schedule:
         Parameters
         ----------
         orders
-            For every rank its ops in order: ops, their texts, or one text with spaces between.
+            For every rank its ops in order: ops, their texts, or one text with spaces between;
+            `2F1&0B0` is an overlapped pair, `2F1.3` slice 3 of a micro-batch.
         placement
             Stage -> rank; by default each stage belongs to the rank whose order names it first.
         microbatches
             By default the largest micro-batch number plus one.
+        directions
+            Of each micro-batch, for a bidirectional placement; by default all 0.
+        fractions
+            The share of a stage's cost that each slice takes; by default equal shares.
         name
             Shown on figures and in reports.
 
@@ -127,22 +199,25 @@ class Schedule:
         rank 0 | F0 F1 .  B0 .  B1
         rank 1 | .  F0 B0 F1 B1 .
         """
-        parsed = [list(_parse_order(order)) for order in orders]
-        if not any(parsed):
+        parsed = [list(parse_order(order)) for order in orders]
+        ops = [op for order in parsed for op, _ in order]
+        if not ops:
             raise ScheduleError(f"{name}: there is no op in any rank's order")
         if placement is None:
-            placement = _implied_placement(parsed, name)
-        if microbatches is None:
-            microbatches = max(op.microbatch for order in parsed for op in order) + 1
+            placement = implied_placement(parsed, name)
         if placement.ranks != len(parsed):
             raise ScheduleError(
                 f"{name}: {len(parsed)} orders for a placement on {placement.ranks} ranks"
             )
-        triples = [
-            ([op.stage for op in order], [op.kind for op in order], [op.microbatch for op in order])
-            for order in parsed
-        ]
-        return cls.from_rank_ops(name, placement, microbatches, triples)
+        slices = max(op.slice for op in ops) + 1
+        return cls.from_rank_ops(
+            name,
+            placement,
+            max(op.microbatch for op in ops) + 1 if microbatches is None else microbatches,
+            map(order_columns, parsed),
+            fractions=fractions or (1.0 / slices,) * slices,
+            directions=None if directions is None else np.asarray(directions, dtype=np.int8),
+        )
 
     @property
     def ranks(self) -> int:
@@ -153,6 +228,22 @@ class Schedule:
     def stages(self) -> int:
         """Number of stages S."""
         return self.placement.stages
+
+    @property
+    def slices(self) -> int:
+        """Number of slices k of each micro-batch; 1 where it is not sliced."""
+        return len(self.fractions)
+
+    @property
+    def unit(self) -> Int32Array:
+        """The number of each op's (micro-batch, slice), micro-batch x k + slice; array (ops,)."""
+        unit: Int32Array = self.microbatch * np.int32(self.slices) + self.slice
+        return unit
+
+    @property
+    def rank_table(self) -> Int32Array:
+        """The rank on which each stage runs each micro-batch, array (stages, micro-batches)."""
+        return np.ascontiguousarray(self.placement.table[self.directions].T)
 
     @property
     def rank(self) -> Int32Array:
@@ -169,78 +260,23 @@ class Schedule:
 
     def op(self, index: int) -> Op:
         """Return the op with this number in the flat arrays."""
-        return Op(int(self.stage[index]), Kind(int(self.kind[index])), int(self.microbatch[index]))
+        stage, microbatch = int(self.stage[index]), int(self.microbatch[index])
+        return Op(stage, Kind(int(self.kind[index])), microbatch, int(self.slice[index]))
 
     def order(self, rank: int) -> tuple[Op, ...]:
         """Return the ops of one rank in order."""
         return tuple(map(self.op, range(self.offsets[rank], self.offsets[rank + 1])))
 
-    def op_numbers(self) -> Int32Array:
-        """Return the number of every op, array (kinds, stages, micro-batches), -1 where none is.
-
-        Its first axis goes F, B, I, W.
-        """
-        numbers = np.full((len(COMPUTE_KINDS), self.stages, self.microbatches), -1, dtype=np.int32)
-        numbers[self.kind, self.stage, self.microbatch] = np.arange(len(self), dtype=np.int32)
-        return numbers
-
-    def consumers(self) -> Int32Array:
-        """Return for every op the number of the op on the next stage that takes its output.
-
-        An activation goes from F of stage s to F of s+1, a gradient from B or I of s to B or I
-        of s-1; -1 where nothing is passed on. Array (ops,).
-        """
-        numbers = self.op_numbers()
-        taken = np.full_like(numbers, -1)
-        backward = np.maximum(numbers[Kind.B], numbers[Kind.I])
-        taken[Kind.F, :-1] = numbers[Kind.F, 1:]
-        taken[Kind.B, 1:] = backward[:-1]
-        taken[Kind.I, 1:] = backward[:-1]
-        return taken[self.kind, self.stage, self.microbatch]
-
-    def producers(self) -> Int32Array:
-        """Return for every op the number of the op whose output it takes, -1 where none.
-
-        The inverse of `consumers`. Array (ops,).
-        """
-        taken_by = self.consumers()
-        source = np.full_like(taken_by, -1)
-        passing = np.flatnonzero(taken_by >= 0)
-        source[taken_by[passing]] = passing
-        return source
-
-    def local_inputs(self) -> Int32Array:
-        """Return for every op the number of the op of its own stage that must come first.
-
-        B and I need the stage's own F, W needs I; -1 for F. Array (ops,).
-        """
-        numbers = self.op_numbers()
-        needed = np.full_like(numbers, -1)
-        needed[Kind.B] = needed[Kind.I] = numbers[Kind.F]
-        needed[Kind.W] = numbers[Kind.I]
-        return needed[self.kind, self.stage, self.microbatch]
-
-    def opens(self) -> BoolArray:
-        """Return which ops put a (stage, micro-batch) pair in flight: the forwards; (ops,)."""
-        return np.equal(self.kind, Kind.F)
-
-    def closes(self) -> BoolArray:
-        """Return which ops end a pair's flight, array (ops,): B, or W when split, or a lone F."""
-        if Kind.B in self.kinds or Kind.W in self.kinds:
-            return np.isin(self.kind, (Kind.B, Kind.W))
-        return np.equal(self.kind, Kind.F)
-
     def peak_in_flight(self) -> tuple[int, ...]:
-        """Return the most (stage, micro-batch) pairs that each rank holds at once.
+        """Return the most (stage, micro-batch) pairs, or slices of them, that each rank holds.
 
         Examples
         --------
         >>> Schedule.from_orders(["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]).peak_in_flight()
         (2, 1)
         """
-        opened, closed = np.cumsum(self.opens()), np.cumsum(self.closes())
-        held = opened - closed + self.closes()  # while the op runs; each rank starts from none
-        return tuple(int(most) for most in np.maximum.reduceat(held, self.offsets[:-1]))
+        one = np.ones(len(self), dtype=np.int64)
+        return peak_by_rank(self, opens(self) * one, closes(self) * one)
 
     def grid(self, width: int | None = None) -> str:
         """Return the order as text: one row a rank, one column a slot, `.` for an idle slot.
@@ -268,29 +304,12 @@ class Schedule:
         return (
             self.placement == other.placement
             and self.microbatches == other.microbatches
+            and self.fractions == other.fractions
+            and self.weight_versions == other.weight_versions
             and all(
                 np.array_equal(getattr(self, name), getattr(other, name))
-                for name in ("offsets", "stage", "kind", "microbatch")
+                for name in (*OP_COLUMNS, "offsets", "directions")
             )
         )
 
     __hash__ = None  # type: ignore[assignment]  # equal by its arrays, which have no hash
-
-
-def _parse_order(order: str | Iterable[str | Op]) -> Iterator[Op]:
-    for item in order.split() if isinstance(order, str) else order:
-        yield parse_op(item) if isinstance(item, str) else item
-
-
-def _implied_placement(orders: Sequence[Sequence[Op]], name: str) -> Placement:
-    owner: dict[int, int] = {}
-    for rank, order in enumerate(orders):
-        for op in order:
-            owner.setdefault(op.stage, rank)
-    missing = set(range(max(owner) + 1)) - set(owner)
-    if missing:
-        raise ScheduleError(f"{name}: no rank runs stage {min(missing)}")
-    rank_of = tuple(owner[stage] for stage in range(len(owner)))
-    if rank_of == tuple(range(len(rank_of))):
-        return linear_placement(len(rank_of))
-    return Placement("custom", rank_of)

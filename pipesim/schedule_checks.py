@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.arrays import BoolArray, Int32Array
+from pipesim.dataflow import local_inputs, op_numbers, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import COMPUTE_KINDS, Kind
 
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 
 def check_schedule(schedule: "Schedule") -> None:
     """Raise a ScheduleError that names the first op at fault."""
-    stages, microbatches = schedule.stages, schedule.microbatches
+    stages, microbatches, slices = schedule.stages, schedule.microbatches, schedule.slices
     strange = set(np.unique(schedule.kind).tolist()) - set(COMPUTE_KINDS)
     if strange:
         raise ScheduleError(
             f"{schedule.name}: kind {min(strange)} is no compute op; an order holds F, B, I and W"
         )
+    _check_fields(schedule)
 
     def fail(faulty: BoolArray, fault: str) -> None:
         if faulty.any():
@@ -27,22 +29,42 @@ def check_schedule(schedule: "Schedule") -> None:
             where = f"rank {int(schedule.rank[number])}: {schedule.op(number)}"
             raise ScheduleError(f"{schedule.name}: {where} {fault}")
 
-    fail(
-        (schedule.stage < 0) | (schedule.stage >= stages),
-        f"names a stage outside 0..{stages - 1}",
-    )
-    fail(
-        (schedule.microbatch < 0) | (schedule.microbatch >= microbatches),
-        f"names a micro-batch outside 0..{microbatches - 1}",
-    )
-    owner = np.asarray(schedule.placement.rank_of)[schedule.stage]
+    for values, count, noun in (
+        (schedule.stage, stages, "stage"),
+        (schedule.microbatch, microbatches, "micro-batch"),
+        (schedule.slice, slices, "slice"),
+    ):
+        fail((values < 0) | (values >= count), f"names a {noun} outside 0..{count - 1}")
+    owner = schedule.rank_table[schedule.stage, schedule.microbatch]
     fail(owner != schedule.rank, "is not on the rank that holds its stage")
 
-    numbers = schedule.op_numbers()
-    own_number = numbers[schedule.kind, schedule.stage, schedule.microbatch]
+    numbers = op_numbers(schedule)
+    own_number = numbers[schedule.kind, schedule.stage, schedule.unit]
     fail(own_number != np.arange(len(schedule)), "is there twice")
     _check_complete(schedule, numbers)
-    fail(schedule.local_inputs() >= np.arange(len(schedule)), "comes before its own stage's input")
+    fail(local_inputs(schedule) >= np.arange(len(schedule)), "comes before its own stage's input")
+    if slices > 1:
+        _check_slices(schedule, numbers)
+    if (schedule.group >= 0).any():
+        _check_pairs(schedule)
+
+
+def _check_fields(schedule: "Schedule") -> None:
+    """Check what is not about single ops."""
+    directions = schedule.directions
+    known = np.isin(directions, np.arange(schedule.placement.directions))
+    if directions.shape != (schedule.microbatches,) or not known.all():
+        raise ScheduleError(
+            f"{schedule.name}: directions must give every micro-batch one of the "
+            f"{schedule.placement.directions} of its placement"
+        )
+    fractions = schedule.fractions
+    if any(not f >= 0 for f in fractions) or abs(sum(fractions) - 1) > 1e-9:
+        raise ScheduleError(
+            f"{schedule.name}: the fractions of the slices, {list(fractions)}, do not sum to 1"
+        )
+    if len(schedule.weight_versions) != schedule.stages or min(schedule.weight_versions) < 1:
+        raise ScheduleError(f"{schedule.name}: weight_versions must be one count a stage")
 
 
 def _check_complete(schedule: "Schedule", numbers: Int32Array) -> None:
@@ -59,5 +81,39 @@ def _check_complete(schedule: "Schedule", numbers: Int32Array) -> None:
     ]
     for faulty, fault in faults:
         if faulty.any():
-            stage, microbatch = (int(i) for i in np.argwhere(faulty)[0])
-            raise ScheduleError(f"{schedule.name}: stage {stage}, micro-batch {microbatch} {fault}")
+            stage, unit = (int(i) for i in np.argwhere(faulty)[0])
+            microbatch, part = divmod(unit, schedule.slices)
+            of_slice = f", slice {part}" if schedule.slices > 1 else ""
+            raise ScheduleError(
+                f"{schedule.name}: stage {stage}, micro-batch {microbatch}{of_slice} {fault}"
+            )
+
+
+def _check_slices(schedule: "Schedule", numbers: Int32Array) -> None:
+    """Check that slices, each of which attends to those before, go forward and then in reverse."""
+    by_slice = (*numbers.shape[:2], schedule.microbatches, schedule.slices)
+    ordered = numbers.reshape(by_slice)
+    backward = np.maximum(ordered[Kind.B], ordered[Kind.I])
+    late = ordered[Kind.F, ..., 1:] < ordered[Kind.F, ..., :-1]
+    early = (backward[..., 1:] > backward[..., :-1]) & (backward[..., :-1] >= 0)
+    for faulty, fault in ((late, "forward out of"), (early, "backward out of reverse")):
+        if faulty.any():
+            stage, microbatch, _ = (int(i) for i in np.argwhere(faulty)[0])
+            raise ScheduleError(
+                f"{schedule.name}: stage {stage}, micro-batch {microbatch} runs its slices "
+                f"{fault} order"
+            )
+
+
+def _check_pairs(schedule: "Schedule") -> None:
+    """Check that an overlapped pair is one forward and one backward, next to each other."""
+    second = np.flatnonzero(second_of_pair(schedule))
+    paired = np.flatnonzero(schedule.group >= 0)
+    in_pairs = np.sort(np.concatenate([second - 1, second]))
+    forwards = (schedule.kind == Kind.F)[second - 1].astype(int) + (schedule.kind == Kind.F)[second]
+    same_rank = schedule.rank[second - 1] == schedule.rank[second]
+    if not np.array_equal(in_pairs, paired) or (forwards != 1).any() or not same_rank.all():
+        raise ScheduleError(
+            f"{schedule.name}: an overlapped pair is one forward and one backward, "
+            "next to each other on a rank"
+        )

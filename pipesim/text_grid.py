@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.arrays import IntArray
+from pipesim.dataflow import local_inputs, producers, second_of_pair
+from pipesim.order_text import op_text
 
 if TYPE_CHECKING:
     from pipesim.schedule import Schedule
@@ -22,7 +24,12 @@ def unit_slots(schedule: "Schedule") -> IntArray:
     Array (ops,).
     """
     slot = np.full(len(schedule), -1, dtype=np.int64)
-    inputs = np.stack([schedule.producers(), schedule.local_inputs()])
+    inputs = np.stack([producers(schedule), local_inputs(schedule)])
+    # Of an overlapped pair each op waits for the inputs of both.
+    partner = np.arange(len(schedule))
+    second = np.flatnonzero(second_of_pair(schedule))
+    partner[second], partner[second - 1] = second - 1, second
+    inputs = np.concatenate([inputs, inputs[:, partner]])
     rank = schedule.rank
     following = schedule.offsets[:-1].copy()
     for now in range(len(schedule)):
@@ -32,19 +39,21 @@ def unit_slots(schedule: "Schedule") -> IntArray:
         starting = candidates[((needed < 0) | (slot[needed] >= 0)).all(axis=0)]
         if starting.size == 0:
             break
-        slot[starting] = now
-        following[rank[starting]] += 1
+        slot[starting] = slot[partner[starting]] = now
+        following[rank[starting]] = np.maximum(starting, partner[starting]) + 1
     return slot
 
 
 def text_grid(schedule: "Schedule", width: int | None = None) -> str:
     """Return the order as text: one row a rank, one column a slot, `.` for an idle slot.
 
-    The stage is left out of the labels where each rank has one.
+    The stage is left out of the labels where each rank has one, and so is the slice.
     """
-    labels = [str(op) for op in map(schedule.op, range(len(schedule)))]
-    if schedule.stages == schedule.ranks:
-        labels = [label.lstrip("0123456789") for label in labels]
+    several = schedule.stages > schedule.ranks or schedule.placement.directions > 1
+    sliced = schedule.slices > 1
+    labels = [op_text(schedule.op(n), several, sliced) for n in range(len(schedule))]
+    for number in np.flatnonzero(second_of_pair(schedule)).tolist():
+        labels[number - 1] = labels[number] = f"{labels[number - 1]}&{labels[number]}"
     slot = unit_slots(schedule)
     cell = max(map(len, labels)) + 1
     columns = int(slot.max()) + 1

@@ -7,9 +7,9 @@ One row a span, sorted by (start, end, rank, resource, position in the order):
     stage       int32
     chunk       int32     local index of the stage on its rank
     microbatch  int32
-    slice       int32     0: nothing is sliced
+    slice       int32     of the micro-batch along the sequence; 0 where nothing is sliced
     kind        category  F, B, I, W; SEND_F (an activation), SEND_B (a gradient)
-    group       int32     -1: no op is overlapped with another
+    group       int32     of the two rows of an overlapped pair; -1 of all others
     ready       float64   all inputs are there (0 for a source); for a link row: its op has ended
     start, end  float64   [ms]; a link row runs from departure to arrival
 """
@@ -70,7 +70,7 @@ def span_table(schedule: Schedule, spans: Spans) -> "pd.DataFrame":
     """Return the trace of a run: one row a span, columns as above."""
     import pandas as pd
 
-    chunk_of = np.asarray(schedule.placement.chunk_of, dtype=np.int32)
+    chunk = schedule.placement.chunk_table[schedule.directions[schedule.microbatch], schedule.stage]
     sending = np.flatnonzero(~np.isnan(spans.departure))
     source = np.concatenate([np.arange(len(schedule)), sending])
     on_link = np.arange(len(source)) >= len(schedule)
@@ -80,11 +80,11 @@ def span_table(schedule: Schedule, spans: Spans) -> "pd.DataFrame":
         "rank": schedule.rank[source],
         "resource": _category(on_link, RESOURCES),
         "stage": stage,
-        "chunk": chunk_of[stage],
+        "chunk": chunk[source],
         "microbatch": schedule.microbatch[source],
-        "slice": np.zeros(len(source), dtype=np.int32),
+        "slice": schedule.slice[source],
         "kind": _category(np.where(on_link, carried, schedule.kind[source]), KINDS),
-        "group": np.full(len(source), -1, dtype=np.int32),
+        "group": np.where(on_link, np.int32(-1), schedule.group[source]),
         "ready": np.concatenate([spans.ready, spans.end[sending]]),
         "start": np.concatenate([spans.start, spans.departure[sending]]),
         "end": np.concatenate([spans.end, spans.arrival[sending]]),

@@ -236,7 +236,8 @@ def test_schedules_are_listed(capsys):
     assert "order=lifo" in out
     assert main(["schedules", "--json"]) == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)]
-    assert names == ["gpipe_forward", "gpipe", "1f1b", "1f1b_eager"]
+    assert names[:4] == ["gpipe_forward", "gpipe", "1f1b", "1f1b_eager"]
+    assert len(names) >= 18
 
 
 @pytest.fixture

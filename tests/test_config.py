@@ -122,7 +122,7 @@ def test_layers_are_split_by_counts_or_by_a_method(layered):
         ("time", {}, "devices.ranks: missing"),
         ("time", {"devices": {"ranks": 9}}, "layers.split: 4 layers cannot fill 9 stages"),
         ([2, 2], {"stages": GOOD["stages"]}, "stages: give the section [stages], or [layers]"),
-        ([2, 2], {"devices": {"speed": [1, 1, 1]}}, "devices.speed: 3 values for 2 stages"),
+        ([2, 2], {"devices": {"speed": [1, 1, 1]}}, "devices.speed: 3 values for 2 ranks"),
         ("param_bytes", {"devices": {"ranks": 2}}, "layers.split: the profile gives no param_b"),
     ],
 )
@@ -260,17 +260,17 @@ def test_a_missing_layer_file_is_named(tmp_path):
             changed(devices={"ranks": 3, "speed": [1, 0], "placement": "spiral"}),
             [
                 "devices.speed[1]: 0 is not a number from 10^-9",
-                "devices.placement: 'spiral' is unknown; known: linear",
-                "devices.speed: 2 values for 4 stages",
-                "devices.ranks: 3 ranks for 4 stages",
+                "devices.placement: 'spiral' is unknown; known: linear, looped",
+                "devices.ranks: 4 stages on 3 ranks: the looped placement needs a multiple",
+                "devices.speed: 2 values for 4 ranks",
             ],
         ),
         (
             changed(devices={"ranks": 3, "speed": [1, 2], "placement": "spiral"}),
             [
-                "devices.placement: 'spiral' is unknown; known: linear",
-                "devices.speed: 2 values for 4 stages",
-                "devices.ranks: 3 ranks for 4 stages",
+                "devices.placement: 'spiral' is unknown; known: linear, looped",
+                "devices.ranks: 4 stages on 3 ranks: the looped placement needs a multiple",
+                "devices.speed: 2 values for 4 ranks",
             ],
         ),
         (
@@ -388,8 +388,8 @@ def test_faults_around_layers_have_their_own_keys(layered):
     with pytest.raises(ps.ConfigError) as caught:
         layered([2, 2], links={"latency_ms": [1, 2, 3]}, devices={"speed": [1, 2, 3], "ranks": 3})
     assert [text.split(":")[0] for text in caught.value.faults] == [
-        "devices.speed",
         "devices.ranks",
+        "devices.speed",
         "links.latency_ms",
     ]
 

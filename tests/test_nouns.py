@@ -26,7 +26,7 @@ def test_a_placement_knows_ranks_and_chunks():
     looped = ps.Placement("looped", (0, 1, 0, 1))
     assert (looped.stages, looped.ranks) == (4, 2)
     assert looped.stages_of(1) == (1, 3)
-    assert looped.chunk_of == (0, 0, 1, 1)
+    assert looped.chunk_table.tolist() == [[0, 0, 1, 1]]
     assert ps.linear_placement(3).rank_of == (0, 1, 2)
 
 
@@ -78,8 +78,11 @@ def test_a_backward_is_whole_or_the_sum_of_its_parts():
         ({"forward": [[1, 2], [1, 2], [1, 2]], "stages": 2}, r"shape \(3, 2\)"),
         ({"forward": [[1, 2], [1, 2]], "backward": [[1], [1]]}, r"micro-batches: \[1, 2\]"),
         ({"forward": 1.0}, "say how many stages"),
-        ({"forward": [1, 1], "ranks": 3}, "3 ranks for 2 stages"),
-        ({"forward": [1, 1], "placement": "spiral"}, "'spiral' is unknown; known: linear"),
+        (
+            {"forward": [1, 1], "ranks": 3},
+            "2 stages on 3 ranks: the linear placement needs as many ranks",
+        ),
+        ({"forward": [1, 1], "placement": "spiral"}, "'spiral' is unknown; known: linear, looped"),
         ({"forward": [1, 1], "latency_ms": [1, 1]}, "latency_ms has 2 values for 1 stage bound"),
         ({"forward": [1, 1], "latency_ms": -1}, "latency_ms = -1"),
         ({"forward": [1, 1], "latency_ms": {(0, 5): 1}}, "link 0->5 names a rank outside 0..1"),

@@ -1,6 +1,7 @@
 """What holds of every schedule on every pipeline, drawn at random over the whole registry."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,42 +11,60 @@ from hypothesis import strategies as st
 import pipesim as ps
 from pipesim import theory
 from pipesim.ops import Kind
-from tests.strategies import WITH_BACKWARD, pipelines, positive_costs
+from pipesim.schedules import FAMILIES
+from tests.strategies import WITH_BACKWARD, cases, positive_costs
 
 ROUNDING = 1e-12
-names = st.sampled_from(ps.schedule_names())
 counts = st.integers(1, 12)
 
 
-@given(names, counts, counts)
-def test_every_op_is_there_once_and_forward_comes_before_backward(name, p, m):
-    schedule = ps.build_schedule(name, p, m)
-    ops = [schedule.order(rank) for rank in range(p)]
-    backward = [] if name == "gpipe_forward" else [Kind.B]
-    for rank, order in enumerate(ops):
-        expected = {ps.Op(rank, kind, i) for kind in [Kind.F, *backward] for i in range(m)}
-        assert set(order) == expected
-        assert len(order) == len(expected)
-        for i in range(m if backward else 0):
-            assert order.index(ps.Op(rank, Kind.F, i)) < order.index(ps.Op(rank, Kind.B, i))
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_every_op_is_there_once_in_order_and_on_its_rank(case):
+    _, schedule = case
+    rank_of = {}
+    for rank in range(schedule.ranks):
+        order = schedule.order(rank)
+        place = {op: number for number, op in enumerate(order)}
+        assert len(place) == len(order)
+        for op in order:
+            direction = int(schedule.directions[op.microbatch])
+            assert rank_of.setdefault((op.stage, direction), rank) == rank
+            for kind, earlier in ((Kind.B, Kind.F), (Kind.I, Kind.F), (Kind.W, Kind.I)):
+                if op.kind == kind:
+                    assert place[op._replace(kind=earlier)] < place[op]
+    ops = {schedule.op(number) for number in range(len(schedule))}
+    units = list(product(range(schedule.stages), range(schedule.microbatches)))
+    for stage, microbatch in units:
+        for part in range(schedule.slices):
+            kinds = {k for k in Kind if ps.Op(stage, k, microbatch, part) in ops}
+            backward = FAMILIES[schedule.family].backward
+            allowed = [{Kind.F}] if backward == "none" else []
+            allowed += [{Kind.F, Kind.B}] if "B" in backward else []
+            allowed += [{Kind.F, Kind.I, Kind.W}] if "I" in backward else []
+            assert kinds in allowed
 
 
 @settings(max_examples=150, deadline=None)
-@given(pipelines(), names)
-def test_makespan_lies_between_the_lower_bound_and_everything_in_a_row(drawn, name):
-    pipe, m = drawn
-    run = ps.simulate(pipe, name, m)
-    work = run.workload.duration.sum()
+@given(cases())
+def test_makespan_lies_between_the_lower_bound_and_everything_in_a_row(case):
+    pipe, schedule = case
+    run = ps.simulate(pipe, schedule)
+    work = run.workload.duration[~run.workload.second].sum()
     transfers = (run.workload.wire + run.workload.latency).sum()
     assert run.lower_bound <= run.makespan * (1 + ROUNDING)
     assert run.makespan <= (work + transfers) * (1 + ROUNDING)
 
 
 @settings(max_examples=150, deadline=None)
-@given(pipelines(), names, st.sampled_from([None, 2]))
-def test_idle_parts_add_up(drawn, name, capacity):
-    pipe, m = drawn
-    run = ps.simulate(pipe, name, m, queue_capacity=capacity)
+@given(cases(), st.sampled_from([None, 2]))
+def test_idle_parts_add_up(case, capacity):
+    pipe, schedule = case
+    try:
+        run = ps.simulate(pipe, schedule, queue_capacity=capacity)
+    except ps.DeadlockError:
+        assert capacity is not None
+        return
     times = run.rank_times
     tolerance = 1e-9 * run.makespan
     np.testing.assert_allclose(times.idle, run.makespan - times.busy, rtol=0, atol=tolerance)
@@ -84,19 +103,19 @@ def scaled(pipe, factor):
 
 
 @settings(max_examples=100, deadline=None)
-@given(pipelines(), names)
-def test_doubling_all_costs_latencies_and_bytes_doubles_every_time_exactly(drawn, name):
-    pipe, m = drawn
-    once, twice = (ps.simulate(p, name, m).spans for p in (pipe, scaled(pipe, 2)))
+@given(cases())
+def test_doubling_all_costs_latencies_and_bytes_doubles_every_time_exactly(case):
+    pipe, schedule = case
+    once, twice = (ps.simulate(p, schedule).spans for p in (pipe, scaled(pipe, 2)))
     np.testing.assert_array_equal(twice.start, 2 * once.start)
     np.testing.assert_array_equal(twice.end, 2 * once.end)
     np.testing.assert_array_equal(twice.arrival, 2 * once.arrival)
 
 
 @settings(max_examples=100, deadline=None)
-@given(pipelines(), names, st.data())
-def test_raising_one_cost_never_lowers_the_makespan(drawn, name, data):
-    pipe, m = drawn
+@given(cases(), st.data())
+def test_raising_one_cost_never_lowers_the_makespan(case, data):
+    pipe, schedule = case
     number = data.draw(st.integers(0, len(pipe.stages) - 1))
     stage = pipe.stages[number]
     given_costs = [
@@ -111,7 +130,7 @@ def test_raising_one_cost_never_lowers_the_makespan(drawn, name, data):
     stages = list(pipe.stages)
     stages[number] = replace(stage, **{cost_name: raised})
     slower = replace(pipe, stages=tuple(stages))
-    assert ps.simulate(slower, name, m).makespan >= ps.simulate(pipe, name, m).makespan
+    assert ps.simulate(slower, schedule).makespan >= ps.simulate(pipe, schedule).makespan
 
 
 stage_times = st.lists(positive_costs, min_size=1, max_size=7)
@@ -183,28 +202,42 @@ def test_one_f_one_b_stays_above_its_own_bound_and_below_alpas_estimate(forward,
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.sampled_from(ps.schedule_names()), counts, counts, positive_costs, positive_costs)
-def test_equal_stages_meet_the_closed_form(name, p, m, f, b):
-    run = ps.simulate(ps.Pipeline.from_costs(f, b, stages=p), name, m)
+@given(st.data(), positive_costs, positive_costs)
+def test_equal_stages_meet_the_closed_form(data, f, b):
+    known = ("gpipe_forward", "gpipe", "1f1b", "1f1b_eager", "interleaved", "looped_bfs")
+    known += ("seq1f1b", "terapipe", "pipedream", "pipedream_2bw")
+    _, schedule = data.draw(cases(of=known))
+    pipe = ps.Pipeline.from_costs(f, b, stages=schedule.stages, placement=schedule.placement)
+    run = ps.simulate(pipe, schedule)
+    if run.closed_form is None:  # slices of unequal time
+        assert len(set(schedule.fractions)) > 1
+        return
     assert run.bubble_fraction == pytest.approx(run.closed_form, abs=1e-9)
     assert run.excess_bubble == pytest.approx(0.0, abs=1e-9)
     assert run.inflation == pytest.approx(1.0, rel=1e-12)
-    assert run.bubble_fraction == pytest.approx(ps.bubble_formula(p, m), abs=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
-@given(pipelines(value=positive_costs), st.sampled_from(WITH_BACKWARD))
-def test_memory_returns_to_nothing_and_peaks_as_the_order_says(drawn, name):
-    pipe, m = drawn
-    pipe = replace(pipe, stages=tuple(replace(s, stash_bytes=3) for s in pipe.stages))
-    run = ps.simulate(pipe, name, m)
+@given(cases(value=positive_costs, of=WITH_BACKWARD))
+def test_memory_returns_to_nothing_and_peaks_as_the_order_says(case):
+    pipe, schedule = case
+    stash = 60
+    stages = (replace(s, stash_bytes=stash, input_grad_frees_bytes=12) for s in pipe.stages)
+    pipe = replace(pipe, stages=tuple(stages))
+    run = ps.simulate(pipe, schedule)
     table = run.in_flight
-    last = table.groupby("stage").in_flight.last()
-    assert (last == 0).all()
+    last = table.groupby(["stage", "rank"])[["in_flight", "stash_bytes"]].last()
+    assert (last == 0).all(axis=None)
     assert (table.in_flight >= 0).all()
-    peaks = table.groupby("stage").in_flight.max().tolist()
-    assert peaks == run.ranks.peak_in_flight.tolist()
-    assert run.ranks.peak_stash_bytes.tolist() == [3 * peak for peak in peaks]
+    each = stash // schedule.slices
+    assert (table.stash_bytes <= each * table.in_flight).all()
+    if schedule.stages == schedule.ranks and schedule.placement.directions == 1:
+        peaks = table.groupby("stage").in_flight.max().tolist()
+        assert peaks == run.ranks.peak_in_flight.tolist()
+    assert all(
+        0 < peak <= each * held
+        for peak, held in zip(run.ranks.peak_stash_bytes, run.ranks.peak_in_flight, strict=True)
+    )
 
 
 def test_the_bubble_fraction_can_fall_below_the_closed_form_while_the_step_grows():

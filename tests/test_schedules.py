@@ -13,8 +13,10 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.mark.parametrize("name", ps.schedule_names())
 def test_golden_grid(name):
-    schedule = ps.build_schedule(name, ranks=4, microbatches=4)
-    assert str(schedule) == (GOLDEN / f"{name}.txt").read_text().rstrip("\n")
+    schedule = ps.build_schedule(name, ranks=4, microbatches=8 if "dualpipe" in name else 4)
+    head, *rows = (GOLDEN / f"{name}.txt").read_text().splitlines()
+    assert str(schedule).splitlines()[0] == head
+    assert schedule.grid().splitlines() == rows
 
 
 def test_every_golden_grid_has_its_schedule():
@@ -139,14 +141,14 @@ def test_a_wide_grid_is_cut_and_says_so():
 
 def test_a_schedule_leaves_the_arrays_it_is_made_of_alone():
     built = ps.build_schedule("1f1b", 2, 2)
-    stage, kind, microbatch, offsets = (
-        getattr(built, name).copy() for name in ("stage", "kind", "microbatch", "offsets")
-    )
-    ps.Schedule("mine", built.placement, 2, stage, kind, microbatch, offsets)
-    stage[0] = 7  # still writeable, and the caller's own
-    kind[0] = -1
-    with pytest.raises(ps.ScheduleError):
-        ps.Schedule("mine", built.placement, 2, built.stage, kind, microbatch, offsets)
+    names = ("stage", "kind", "microbatch", "offsets")
+    arrays = {name: getattr(built, name).copy() for name in names}
+    fields = {"name": "mine", "placement": built.placement, "microbatches": 2}
+    ps.Schedule(**fields, **arrays)
+    arrays["stage"][0] = 0  # still writeable, and the caller's own
+    arrays["kind"][0] = -1
+    with pytest.raises(ps.ScheduleError, match="kind -1 is no compute op"):
+        ps.Schedule(**fields, **arrays)
 
 
 def test_a_schedule_is_a_value():

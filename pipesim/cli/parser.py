@@ -14,7 +14,11 @@ RUN_FLAGS = {
     "input-grad": ("stages.input_grad_ms", "MS,..", "or its input-gradient part"),
     "weight-grad": ("stages.weight_grad_ms", "MS,..", "and its weight-gradient part"),
     "ranks": ("devices.ranks", "P", "number of ranks"),
-    "placement": ("devices.placement", "NAME", "stages to ranks: linear"),
+    "placement": (
+        "devices.placement",
+        "NAME",
+        "linear, looped, v_shape, wave or bidirectional",
+    ),
     "latency-ms": ("links.latency_ms", "MS,..", "of a hop: one number, or one a boundary"),
     "engine": ("run.engine", "NAME", "simpy"),
     "protocol": ("run.protocol", "NAME", "eager"),

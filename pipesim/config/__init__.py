@@ -188,6 +188,9 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
                 stash_bytes=stages.stash_bytes,  # type: ignore[arg-type]
                 param_bytes=stages.param_bytes,  # type: ignore[arg-type]
                 output_bytes=stages.output_bytes,  # type: ignore[arg-type]
+                input_grad_frees_bytes=stages.input_grad_frees_bytes,  # type: ignore[arg-type]
+                overlap_ms=stages.overlap_ms,  # type: ignore[arg-type]
+                overlap_factor=stages.overlap_factor,
                 **common,
             )
         assert layers is not None  # one of the two is given: see _contradictions

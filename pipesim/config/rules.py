@@ -10,7 +10,7 @@ from typing import Any
 from pipesim.config.sections import Sections, StagesSection
 from pipesim.config.values import Bad, length
 from pipesim.partitioning import WEIGHTS
-from pipesim.placement import PLACEMENTS
+from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
 from pipesim.run import ENGINES, PROTOCOLS
 from pipesim.schedules import FAMILIES
 
@@ -94,16 +94,20 @@ def _backward(stages: StagesSection) -> Iterator[str]:
 
 
 def _lengths(sections: Sections, count: int) -> Iterator[str]:
+    placed = _placement(sections, count)
+    if isinstance(placed, str):
+        key = "placement" if _good(sections.devices, "placement") in PLACEMENTS else "ranks"
+        yield f"devices.{key}: {placed}"
+    ranks = count if isinstance(placed, str) else placed.ranks
     by_stage = _values(sections.stages) if isinstance(sections.stages, StagesSection) else {}
     lists: dict[str, Any] = {f"stages.{key}": value for key, value in by_stage.items()}
     for key in ("speed", "overhead_ms"):
         lists[f"devices.{key}"] = getattr(sections.devices, key, None)
     for key, value in lists.items():
-        if length(value) not in (None, count):
-            yield f"{key}: {length(value)} values for {count} stages"
-    ranks = _good(sections.devices, "ranks")
-    if ranks not in (None, count):
-        yield f"devices.ranks: {ranks} ranks for {count} stages; linear: one each"
+        items = "ranks" if key.startswith("devices") else "stages"
+        wanted = ranks if items == "ranks" else count
+        if length(value) not in (None, wanted):
+            yield f"{key}: {length(value)} values for {wanted} {items}"
     for key in ("latency_ms", "bandwidth_gb_s"):
         value = getattr(sections.links, key, None)
         if length(value) not in (None, count - 1):
@@ -118,12 +122,29 @@ def _row_lengths(microbatches: int | None, lists: Mapping[str, Any]) -> Iterator
             yield f"{key}: rows of {len(value[0])} values for {microbatches} micro-batches"
 
 
+def _placement(sections: Sections, count: int) -> Placement | str:
+    """Return where the stages live, or what is wrong with that."""
+    devices = sections.devices
+    name, ranks = _good(devices, "placement"), _good(devices, "ranks")
+    try:
+        if name in PLACEMENTS:
+            return PLACEMENTS[name](count, ranks or default_ranks(name, count))
+        return default_placement(count, ranks or count)
+    except ValueError as error:
+        return str(error)
+
+
 def _rank_pairs(sections: Sections, count: int) -> Iterator[str]:
+    placed = _placement(sections, count)
+    if isinstance(placed, str):
+        return
+    # Interleaved schedules go round, from the last rank to the first.
+    apart = {1, placed.ranks - 1}
     for key in ("latency_ms", "bandwidth_gb_s"):
         value = _good(sections.links, key)
         for pair in value if isinstance(value, dict) else ():
             place = f'links.{key}."{pair[0]}->{pair[1]}"'
-            if max(pair) >= count:
-                yield f"{place}: ranks go from 0 to {count - 1}"
-            elif abs(pair[0] - pair[1]) != 1:
-                yield f"{place}: no message goes this way; neighbouring stages are on s and s+1"
+            if max(pair) >= placed.ranks:
+                yield f"{place}: ranks go from 0 to {placed.ranks - 1}"
+            elif abs(pair[0] - pair[1]) not in apart:
+                yield f"{place}: no message goes this way; neighbouring stages are on r and r+1"

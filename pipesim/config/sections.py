@@ -10,6 +10,7 @@ from pipesim.checks import shown
 from pipesim.config.values import (
     HOOKS,
     MISSING,
+    Amount,
     Amounts,
     Axes,
     Bad,
@@ -18,6 +19,7 @@ from pipesim.config.values import (
     Count,
     Counts,
     Latencies,
+    SignedSizes,
     Sizes,
     Speeds,
     Text,
@@ -54,6 +56,9 @@ class StagesSection:
     stash_bytes: Sizes = Sizes(0)
     param_bytes: Sizes = Sizes(0)
     output_bytes: Sizes = Sizes(0)
+    input_grad_frees_bytes: SignedSizes = SignedSizes(0)
+    overlap_ms: Amounts | None = None
+    overlap_factor: Amount = Amount(1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class DevicesSection:
     """What runs the ranks."""
 
     ranks: Count | None = None
-    placement: Text = Text("linear")
+    placement: Text | None = None
     speed: Speeds = Speeds(1.0)
     overhead_ms: Amounts = Amounts(0.0)
 

@@ -15,9 +15,11 @@ from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, is_number, shown
 Count = NewType("Count", int)  # a whole number of at least 1
 Counts = NewType("Counts", object)  # a split: whole numbers of at least 0, or a method's name
 Costs = NewType("Costs", object)  # a number, one a stage, or a row a stage
+Amount = NewType("Amount", float)  # a number of at least 0
 Amounts = NewType("Amounts", object)  # a number of at least 0, or a list of them
 Speeds = NewType("Speeds", object)  # a number above 0, or a list of them
 Sizes = NewType("Sizes", object)  # a whole number of at least 0, or a list of them
+SignedSizes = NewType("SignedSizes", object)  # whole numbers that may be negative
 Latencies = NewType("Latencies", object)  # amounts, or a table by rank pair
 Bandwidths = NewType("Bandwidths", object)  # numbers above 0 or none, or a table by rank pair
 Text = NewType("Text", str)
@@ -62,6 +64,10 @@ SIZE = (
     lambda v: is_number(v) and 0 <= v <= MOST_BYTES and v == int(v),
     "a whole number from 0 to 10^15",
 )
+SIGNED = (
+    lambda v: is_number(v) and abs(v) <= MOST_BYTES and v == int(v),
+    "a whole number from -10^15 to 10^15",
+)
 COUNT = (lambda v: _is_whole(v) and 1 <= v <= 10**6, "a whole number from 1 to 10^6")
 BANDWIDTH = (
     lambda v: is_none(v) or (is_number(v) and v >= LEAST_RATE),
@@ -77,7 +83,7 @@ def _check(value: Any, kind: Kind, place: str, faults: Faults) -> Any:
     test, words = kind
     if not test(value):
         faults.append((place, f"{shown(value)} is not {words}"))
-    elif kind is SIZE:
+    elif kind in (SIZE, SIGNED):
         return int(value)  # 2e9 is a whole number, too
     return None if kind is BANDWIDTH and is_none(value) else value
 
@@ -194,9 +200,11 @@ HOOKS: dict[Any, Hook] = {
     Count: _one(COUNT),
     Counts: _hook(_split),
     Costs: _one_or_each(AMOUNT, depth=2),
+    Amount: _one(AMOUNT),
     Amounts: _one_or_each(AMOUNT),
     Speeds: _one_or_each(POSITIVE),
     Sizes: _one_or_each(SIZE),
+    SignedSizes: _one_or_each(SIGNED),
     Latencies: _by_pair(AMOUNT),
     Bandwidths: _by_pair(BANDWIDTH),
     Text: _one(TEXT),

@@ -26,6 +26,7 @@ class RunState:
         self.ready, self.start, self.end, self.departure, self.arrival = (
             [np.nan] * ops for _ in range(5)
         )
+        self.bounded = False  # whether any queue is
         self.outlet: list[Wire | Handover | None] = [None] * ops  # what takes its output away
         self.queue_in: list[Queue | None] = [None] * ops  # that its input stands in
         self.queue_out: list[Queue | None] = [None] * ops  # that its output needs room in

@@ -12,6 +12,7 @@ never occupies a rank. With bounded queues, an op starts only when there is room
 """
 
 from collections.abc import Generator, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import simpy
@@ -24,39 +25,54 @@ from pipesim.progress import Progress
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans
 
-REPORT_EVERY = 1024  # ops of a rank between two calls of the progress hook
+REPORT_EVERY = 1024  # steps of a rank between two calls of the progress hook
+
+Step: TypeAlias = tuple[int, ...]  # the number of an op, or those of an overlapped pair
 
 
 def rank_process(
-    env: simpy.Environment, order: range, mailbox: Mailbox, run: RunState
+    env: simpy.Environment, steps: Sequence[Step], mailbox: Mailbox, run: RunState
 ) -> Generator[simpy.Event, None, None]:
-    """Walk the ops of one rank: wait for the input, compute, pass the output on."""
+    """Walk the steps of one rank: wait for the input, compute, pass the output on.
+
+    A step is an op, or an overlapped pair of a forward and a backward, which starts when both
+    inputs are there and passes both outputs on at its end.
+    """
     producer, local_input, start, end = run.producer, run.local_input, run.start, run.end
-    for batch in _batches(order):
-        for op in batch:
-            ready = end[local_input[op]] if local_input[op] >= 0 else 0.0
-            if producer[op] >= 0:
-                if op not in mailbox.arrived:
-                    yield mailbox.wait_for(op)
-                ready = max(ready, mailbox.arrived.pop(op))
-            run.ready[op] = ready
+    for batch in _batches(steps):
+        for step in batch:
+            ready = 0.0
+            for op in step:
+                if local_input[op] >= 0:
+                    ready = max(ready, end[local_input[op]])
+                if producer[op] >= 0:
+                    if op not in mailbox.arrived:
+                        yield mailbox.wait_for(op)
+                    ready = max(ready, mailbox.arrived.pop(op))
+            if run.bounded:
+                for op in step:
+                    queue = run.queue_out[op]
+                    if queue is not None:
+                        if not queue.free:
+                            yield queue.room()
+                        queue.take()
+                for op in step:
+                    queue = run.queue_in[op]
+                    if queue is not None:
+                        queue.give_back()
 
-            queue = run.queue_out[op]
-            if queue is not None:
-                if not queue.free:
-                    yield queue.room()
-                queue.take()
-            queue = run.queue_in[op]
-            if queue is not None:
-                queue.give_back()
-
-            start[op] = env.now
-            yield simpy.Timeout(env, run.duration[op])
-            end[op] = env.now
-            outlet = run.outlet[op]
-            if outlet is not None:
-                outlet.send(op)
-        run.report(len(batch))
+            now = env.now
+            for op in step:
+                run.ready[op] = ready
+                start[op] = now
+            yield simpy.Timeout(env, run.duration[step[0]])
+            now = env.now
+            for op in step:
+                end[op] = now
+                outlet = run.outlet[op]
+                if outlet is not None:
+                    outlet.send(op)
+        run.report(sum(map(len, batch)))
 
 
 def run_simpy(
@@ -91,8 +107,8 @@ def run_simpy(
     if queue_capacity is not None:
         _bound_queues(env, schedule, workload, queue_capacity, run)
     for rank, mailbox in enumerate(mailboxes):
-        order = range(schedule.offsets[rank], schedule.offsets[rank + 1])
-        env.process(rank_process(env, order, mailbox, run))
+        steps = _steps(schedule.offsets[rank], schedule.offsets[rank + 1], workload)
+        env.process(rank_process(env, steps, mailbox, run))
     env.run()
     spans = run.spans()
     if np.isnan(spans.end).any():
@@ -125,15 +141,27 @@ def _bound_queues(
     env: simpy.Environment, schedule: Schedule, workload: Workload, capacity: int, run: RunState
 ) -> None:
     """Put a queue between each two stages on different ranks, one for each direction of flow."""
-    queues: dict[tuple[int, int], Queue] = {}
+    run.bounded = True
+    queues: dict[tuple[int, int, int], Queue] = {}
     for op in np.flatnonzero(workload.target >= 0).tolist():
         consumer = run.consumer[op]
-        ends = int(schedule.stage[op]), int(schedule.stage[consumer])
-        if ends not in queues:
-            queues[ends] = Queue(env, capacity)
-        run.queue_out[op] = run.queue_in[consumer] = queues[ends]
+        direction = int(schedule.directions[schedule.microbatch[op]])
+        boundary = int(schedule.stage[op]), int(schedule.stage[consumer]), direction
+        if boundary not in queues:
+            queues[boundary] = Queue(env, capacity)
+        run.queue_out[op] = run.queue_in[consumer] = queues[boundary]
 
 
-def _batches(order: range) -> Iterator[range]:
-    for first in range(0, len(order), REPORT_EVERY):
-        yield order[first : first + REPORT_EVERY]
+def _steps(first: int, last: int, workload: Workload) -> list[Step]:
+    second = workload.second[first:last]
+    steps: list[Step] = [(op,) for op in (first + np.flatnonzero(~second)).tolist()]
+    if second.any():  # put each second op of a pair to its first
+        for op in (first + np.flatnonzero(second)).tolist():
+            place = op - first - int(np.count_nonzero(second[: op - first])) - 1
+            steps[place] = (op - 1, op)
+    return steps
+
+
+def _batches(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+    for first in range(0, len(steps), REPORT_EVERY):
+        yield steps[first : first + REPORT_EVERY]

@@ -1,11 +1,13 @@
 """A schedule bound to the costs of a pipeline: all numbers of a run, fixed before it starts."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, Int32Array
+from pipesim.arrays import BoolArray, FloatArray, Int32Array
 from pipesim.components import COST_FIELDS
+from pipesim.dataflow import consumers, local_inputs, producers, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
@@ -19,7 +21,9 @@ class Workload:
     Parameters
     ----------
     duration
-        Of the op: cost/speed + overhead [ms].
+        Of the op: cost/speed + overhead [ms]; of an overlapped pair the same for both.
+    second
+        Whether the op runs together with the one right before it.
     producer, consumer
         Number of the op on a neighbouring stage whose output this op takes, and of the one that
         takes its own; -1 for none.
@@ -32,6 +36,7 @@ class Workload:
     """
 
     duration: FloatArray
+    second: BoolArray
     producer: Int32Array
     consumer: Int32Array
     local_input: Int32Array
@@ -49,36 +54,42 @@ def bind(schedule: Schedule, pipe: Pipeline) -> Workload:
         If the pipeline has other stages, ranks or micro-batches, or lacks a cost.
     """
     _check_fit(schedule, pipe)
-    consumer = schedule.consumers()
+    consumer = consumers(schedule)
     rank = schedule.rank
     crosses = (consumer >= 0) & (rank[consumer] != rank)
     wire, latency = message_tables(schedule, pipe)
-    direction = (schedule.kind != Kind.F).astype(np.intp)
+    which = (schedule.kind != Kind.F).astype(np.intp), schedule.stage, schedule.microbatch
     return Workload(
         duration=op_durations(schedule, pipe),
-        producer=schedule.producers(),
+        second=second_of_pair(schedule),
+        producer=producers(schedule),
         consumer=consumer,
-        local_input=schedule.local_inputs(),
+        local_input=local_inputs(schedule),
         target=np.where(crosses, rank[consumer], np.int32(-1)),
-        wire=wire[direction, schedule.stage],
-        latency=latency[direction, schedule.stage],
+        wire=np.where(crosses, wire[which], 0.0),
+        latency=np.where(crosses, latency[which], 0.0),
     )
 
 
 def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:
-    """Return how long every op takes [ms], array (ops,)."""
+    """Return how long every op takes [ms], array (ops,); an overlapped pair takes its own cost."""
     duration = np.empty(len(schedule))
     for kind in sorted(schedule.kinds):
         ops = schedule.kind == kind
         table = duration_table(schedule, pipe, kind)
-        duration[ops] = table[schedule.stage[ops], schedule.microbatch[ops]]
+        duration[ops] = table[schedule.stage[ops], schedule.unit[ops]]
+    second = np.flatnonzero(second_of_pair(schedule)).astype(np.int32)
+    if second.size:
+        together = pair_durations(schedule, pipe, second)
+        duration[second] = duration[second - 1] = together
     return duration
 
 
 def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray:
-    """Return how long ops of one kind take [ms], array (stages, micro-batches).
+    """Return how long ops of one kind take by themselves [ms], array (stages, units).
 
-    An op takes cost/speed + overhead, the last two those of the stage's device.
+    An op takes cost/speed + overhead, the last two those of the rank; a slice its fraction of
+    the cost.
 
     Raises
     ------
@@ -88,32 +99,69 @@ def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray
     cost = pipe.cost_table(kind, schedule.microbatches)
     if cost is None:
         raise ScheduleError(_missing_cost(schedule.name, kind))
-    devices = [pipe.devices[rank] for rank in schedule.placement.rank_of]
-    speed = np.array([[device.speed] for device in devices])
-    overhead = np.array([[device.overhead_ms] for device in devices])
+    speed, overhead = _devices(schedule, pipe)
+    if schedule.slices > 1:
+        cost = np.repeat(cost, schedule.slices, axis=1)
+        cost = cost * np.tile(schedule.fractions, schedule.microbatches)
+        speed, overhead = (np.repeat(x, schedule.slices, axis=1) for x in (speed, overhead))
+    duration: FloatArray = cost / speed + overhead
+    return duration
+
+
+def pair_durations(schedule: Schedule, pipe: Pipeline, second: Int32Array) -> FloatArray:
+    """Return how long overlapped pairs take [ms], given the numbers of their second ops.
+
+    A pair takes the `overlap_ms` of its forward's stage, or else the pipeline's overlap_factor
+    times what its two ops cost; then speed and overhead as any op.
+    """
+    rank, alone = schedule.rank[second], np.zeros(len(second))
+    for ops in (second - 1, second):
+        for kind in sorted(schedule.kinds):
+            table = pipe.cost_table(kind, schedule.microbatches)
+            of_kind = schedule.kind[ops] == kind
+            chosen = ops[of_kind]
+            if table is not None and chosen.size:
+                alone[of_kind] += table[schedule.stage[chosen], schedule.microbatch[chosen]]
+    forward = np.where(schedule.kind[second] == Kind.F, second, second - 1)
+    overlap = [np.nan if s.overlap_ms is None else s.overlap_ms for s in pipe.stages]
+    own = np.asarray(overlap)[schedule.stage[forward]]
+    cost = np.where(np.isnan(own), pipe.overlap_factor * alone, own)
+    speed = np.array([device.speed for device in pipe.devices])[rank]
+    overhead = np.array([device.overhead_ms for device in pipe.devices])[rank]
     duration: FloatArray = cost / speed + overhead
     return duration
 
 
 def message_tables(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:
-    """Return wire time and latency [ms] of what each stage sends, arrays (2, stages).
+    """Return wire time and latency [ms] of messages, arrays (2, stages, micro-batches).
 
     Row 0 is the activation to the next stage, row 1 the gradient to the stage before; 0 where
-    both stages are on one rank. An activation leaves stage s with its output_bytes; the
-    gradient that comes back over the same boundary is as large.
+    both stages are on one rank. An activation leaves stage s with its output_bytes, a slice with
+    an equal part of them; the gradient that comes back over the same boundary is as large.
     """
-    rank_of = schedule.placement.rank_of
-    wire = np.zeros((2, schedule.stages))
-    latency = np.zeros((2, schedule.stages))
-    for stage in range(schedule.stages - 1):
-        near, far = rank_of[stage], rank_of[stage + 1]
-        if near == far:
-            continue
-        size = pipe.stages[stage].output_bytes
-        there, back = pipe.link(near, far), pipe.link(far, near)
-        wire[0, stage], latency[0, stage] = there.wire_ms(size), there.latency_ms
-        wire[1, stage + 1], latency[1, stage + 1] = back.wire_ms(size), back.latency_ms
+    shape = (2, schedule.stages, schedule.microbatches)
+    wire, latency = np.zeros(shape), np.zeros(shape)
+    if not pipe.links:
+        return wire, latency
+    for direction, rank_of in enumerate(schedule.placement.table.tolist()):
+        flowing = schedule.directions == direction
+        for stage, (near, far) in enumerate(pairwise(rank_of)):
+            if near == far:
+                continue
+            size = pipe.stages[stage].output_bytes / schedule.slices
+            there, back = pipe.link(near, far), pipe.link(far, near)
+            wire[0, stage, flowing] = there.wire_ms(size)
+            latency[0, stage, flowing] = there.latency_ms
+            wire[1, stage + 1, flowing] = back.wire_ms(size)
+            latency[1, stage + 1, flowing] = back.latency_ms
     return wire, latency
+
+
+def _devices(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:
+    """Return speed and overhead where each stage runs each micro-batch."""
+    speed = np.array([device.speed for device in pipe.devices])
+    overhead = np.array([device.overhead_ms for device in pipe.devices])
+    return speed[schedule.rank_table], overhead[schedule.rank_table]
 
 
 def _check_fit(schedule: Schedule, pipe: Pipeline) -> None:

@@ -1,4 +1,4 @@
-"""GPipe: all forwards, then all backwards.
+"""GPipe: all forwards, then all backwards; and the forwards alone.
 
     rank 0 | F0 F1 F2 F3 .  .  .  .  .  .  B3 B2 B1 B0      gpipe, order="lifo"
     rank 1 | .  F0 F1 F2 F3 .  .  .  .  B3 B2 B1 B0 .
@@ -15,6 +15,7 @@ import numpy as np
 from pipesim.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
+from pipesim.schedules.rank_orders import each_rank, one_forward_one_backward, single_stage
 
 
 def gpipe_forward(placement: Placement, microbatches: int) -> Schedule:
@@ -23,7 +24,16 @@ def gpipe_forward(placement: Placement, microbatches: int) -> Schedule:
     Warm-up: all. Memory: one micro-batch a stage, freed when its forward ends.
     Bubble: (p-1)/(m+p-1) with equal stages. Source: Huang et al. 2019.
     """
-    return _phases("gpipe_forward", placement, [(Kind.F, np.arange(microbatches))])
+    kinds = np.full(microbatches, Kind.F)
+    orders = each_rank(
+        placement,
+        lambda rank: (
+            np.full(microbatches, placement.stages_of(rank)[0]),
+            kinds,
+            np.arange(microbatches),
+        ),
+    )
+    return Schedule.from_rank_ops("gpipe_forward", placement, microbatches, orders)
 
 
 def gpipe(placement: Placement, microbatches: int, *, order: str = "lifo") -> Schedule:
@@ -46,20 +56,16 @@ def gpipe(placement: Placement, microbatches: int, *, order: str = "lifo") -> Sc
     ValueError
         If the order is neither.
     """
-    forwards = np.arange(microbatches)
     if order not in ("lifo", "fifo"):
         raise ValueError(f"order = {order!r} of gpipe is neither 'lifo' nor 'fifo'")
+    forwards = np.arange(microbatches)
     backwards = forwards[::-1] if order == "lifo" else forwards
-    return _phases("gpipe", placement, [(Kind.F, forwards), (Kind.B, backwards)])
-
-
-def _phases(
-    name: str, placement: Placement, phases: list[tuple[Kind, "np.typing.NDArray[np.int64]"]]
-) -> Schedule:
-    microbatches = np.concatenate([order for _, order in phases])
-    kinds = np.concatenate([np.full(len(order), kind) for kind, order in phases])
-    rank_ops = [
-        (np.full(len(kinds), placement.stages_of(rank)[0]), kinds, microbatches)
-        for rank in range(placement.ranks)
-    ]
-    return Schedule.from_rank_ops(name, placement, len(phases[0][1]), rank_ops)
+    orders = each_rank(
+        placement,
+        lambda rank: one_forward_one_backward(
+            microbatches,
+            single_stage(placement, rank, forwards),
+            single_stage(placement, rank, backwards),
+        ),
+    )
+    return Schedule.from_rank_ops("gpipe", placement, microbatches, orders)

@@ -11,12 +11,14 @@ and its warm-up plus one is the most micro-batches that it ever holds.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from pipesim.ops import Kind
+from pipesim.checks import check_count
 from pipesim.placement import Placement
-from pipesim.schedule import RankOps, Schedule
+from pipesim.schedule import Schedule
+from pipesim.schedules.rank_orders import each_rank, one_forward_one_backward, single_stage
 
 
 def one_f_one_b(placement: Placement, microbatches: int) -> Schedule:
@@ -26,8 +28,8 @@ def one_f_one_b(placement: Placement, microbatches: int) -> Schedule:
     Bubble: (p-1)/(m+p-1) with equal stages, any p and m, no transfers.
     Sources: Fan et al., DAPPLE, 2021; Narayanan et al., Megatron-LM, 2021.
     """
-    last = placement.ranks - 1
-    return _alternating("1f1b", placement, microbatches, lambda rank: last - rank)
+    last = placement.stages - 1
+    return _alternating("1f1b", placement, microbatches, lambda stage: last - stage)
 
 
 def eager_one_f_one_b(placement: Placement, microbatches: int) -> Schedule:
@@ -38,26 +40,80 @@ def eager_one_f_one_b(placement: Placement, microbatches: int) -> Schedule:
     of at most half an op, the makespan grows by 2(p-1)c only.
     Source: Zhuang et al., On Optimizing the Communication of Model Parallelism, 2023.
     """
-    last = placement.ranks - 1
-    return _alternating("1f1b_eager", placement, microbatches, lambda rank: 2 * (last - rank))
+    last = placement.stages - 1
+    return _alternating("1f1b_eager", placement, microbatches, lambda stage: 2 * (last - stage))
+
+
+def pipedream(placement: Placement, microbatches: int, *, batches: int = 2) -> Schedule:
+    """Return asynchronous 1F1B: several batches with no flush between them.
+
+    What it is for: steady throughput, one micro-batch every max t, at the price of stale
+    weights. The order is 1F1B over the micro-batches of all batches, numbered through.
+    Warm-up: min(m, p-1-s). Memory: min(m, p-s) micro-batches, and as many versions of the
+    weights, on stage s. Bubble: tends to 0 as batches are added.
+    Source: Narayanan et al., PipeDream, 2019.
+
+    Parameters
+    ----------
+    placement
+        One stage a rank.
+    microbatches
+        Number of micro-batches of one batch.
+    batches
+        How many batches run one after the other.
+
+    Raises
+    ------
+    ValueError
+        If `batches` is not a whole number of at least 1.
+    """
+    last, total = placement.stages - 1, microbatches * check_count("batches", batches)
+    versions = tuple(min(total, last - stage + 1) for stage in range(placement.stages))
+    return _alternating(
+        "pipedream", placement, total, lambda stage: last - stage, weight_versions=versions
+    )
+
+
+def pipedream_2bw(placement: Placement, microbatches: int, *, batches: int = 2) -> Schedule:
+    """Return PipeDream with double-buffered weights: two versions on every stage.
+
+    Order, warm-up and bubble as `pipedream`; gradients of a batch are gathered before they are
+    applied, so that two versions suffice. Source: Narayanan et al., Memory-Efficient
+    Pipeline-Parallel DNN Training, 2021.
+
+    Parameters
+    ----------
+    placement
+        One stage a rank.
+    microbatches
+        Number of micro-batches of one batch.
+    batches
+        How many batches run one after the other.
+
+    Raises
+    ------
+    ValueError
+        If `batches` is not a whole number of at least 1.
+    """
+    last, total = placement.stages - 1, microbatches * check_count("batches", batches)
+    versions = (2,) * placement.stages
+    return _alternating(
+        "pipedream_2bw", placement, total, lambda stage: last - stage, weight_versions=versions
+    )
 
 
 def _alternating(
-    name: str, placement: Placement, microbatches: int, warm_up_of: Callable[[int], int]
+    name: str,
+    placement: Placement,
+    microbatches: int,
+    warm_up_of: Callable[[int], int],
+    **more: Any,
 ) -> Schedule:
-    def rank_ops(rank: int) -> RankOps:
-        warm_up = min(microbatches, warm_up_of(rank))
-        kinds = np.concatenate(
-            [
-                np.full(warm_up, Kind.F),
-                np.tile([Kind.F, Kind.B], microbatches - warm_up),
-                np.full(warm_up, Kind.B),
-            ]
-        )
-        # Both kinds go through the micro-batches in order: the n-th F is F of micro-batch n.
-        numbers = np.where(kinds == Kind.F, np.cumsum(kinds == Kind.F), np.cumsum(kinds == Kind.B))
-        return np.full(len(kinds), placement.stages_of(rank)[0]), kinds, numbers - 1
+    numbers = np.arange(microbatches)
 
-    return Schedule.from_rank_ops(
-        name, placement, microbatches, map(rank_ops, range(placement.ranks))
-    )
+    def order(rank: int) -> Any:
+        both = single_stage(placement, rank, numbers)
+        return one_forward_one_backward(warm_up_of(placement.stages_of(rank)[0]), both, both)
+
+    orders = each_rank(placement, order)
+    return Schedule.from_rank_ops(name, placement, microbatches, orders, **more)

@@ -1,105 +1,17 @@
-"""Every schedule by its name: one line each, and nothing found by magic."""
+"""Building a schedule by its name, on the placement that it needs."""
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 from pipesim.checks import check_count
 from pipesim.errors import ScheduleError
-from pipesim.placement import Placement, linear_placement
+from pipesim.pipeline import Pipeline
+from pipesim.placement import PLACEMENTS, Placement
 from pipesim.schedule import Schedule
-from pipesim.schedules.gpipe import gpipe, gpipe_forward
-from pipesim.schedules.one_f_one_b import eager_one_f_one_b, one_f_one_b
-from pipesim.slot_table import bubble_formula
-
-Builder: TypeAlias = Callable[..., Schedule]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What is known of a schedule by name.
-
-    Parameters
-    ----------
-    build
-        (placement, microbatches, **options) -> Schedule.
-    summary
-        What it does, in a few words.
-    backward
-        Which ops its backward is made of: "none", "B", or "I and W".
-    warm_up, peak
-        Forwards before the first backward, and micro-batches held, on stage s; as text.
-    formula
-        Bubble fraction with equal stages and no transfers; as text.
-    bubble
-        The same as a function of (p, m).
-    source
-        Where it was published.
-    """
-
-    build: Builder
-    summary: str
-    backward: str
-    warm_up: str
-    peak: str
-    formula: str
-    bubble: Callable[[int, int], float]
-    source: str
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The names of the options that the builder takes, with their defaults."""
-        parameters = list(inspect.signature(self.build).parameters.values())[2:]
-        return {parameter.name: parameter.default for parameter in parameters}
-
+from pipesim.schedules.families import FAMILIES, Family
+from pipesim.text_table import count_text
 
 MOST_PAIRS = 50_000_000  # of stage and micro-batch, two ops or three each
-
-_EQUAL = "(p-1)/(m+p-1)"
-
-FAMILIES: dict[str, Family] = {
-    "gpipe_forward": Family(
-        build=gpipe_forward,
-        summary="forwards only",
-        backward="none",
-        warm_up="m",
-        peak="1",
-        formula=_EQUAL,
-        bubble=bubble_formula,
-        source="Huang et al. 2019",
-    ),
-    "gpipe": Family(
-        build=gpipe,
-        summary="all forwards, then all backwards",
-        backward="B",
-        warm_up="m",
-        peak="m",
-        formula=_EQUAL,
-        bubble=bubble_formula,
-        source="Huang et al. 2019",
-    ),
-    "1f1b": Family(
-        build=one_f_one_b,
-        summary="one forward, one backward in turn",
-        backward="B",
-        warm_up="min(m, p-1-s)",
-        peak="min(m, p-s)",
-        formula=_EQUAL,
-        bubble=bubble_formula,
-        source="Narayanan et al. 2021",
-    ),
-    "1f1b_eager": Family(
-        build=eager_one_f_one_b,
-        summary="1F1B with twice the warm-up, to hide transfers",
-        backward="B",
-        warm_up="min(m, 2(p-1-s))",
-        peak="min(m, 2(p-s)-1)",
-        formula=_EQUAL,
-        bubble=bubble_formula,
-        source="Zhuang et al. 2023",
-    ),
-}
 
 
 def schedule_names() -> tuple[str, ...]:
@@ -107,7 +19,7 @@ def schedule_names() -> tuple[str, ...]:
 
     Examples
     --------
-    >>> schedule_names()
+    >>> schedule_names()[:4]
     ('gpipe_forward', 'gpipe', '1f1b', '1f1b_eager')
     """
     return tuple(FAMILIES)
@@ -119,6 +31,7 @@ def build_schedule(
     microbatches: int | None = None,
     *,
     placement: Placement | None = None,
+    pipeline: Pipeline | None = None,
     **options: Any,
 ) -> Schedule:
     """Return a schedule by its name.
@@ -128,18 +41,21 @@ def build_schedule(
     name
         One of `schedule_names()`.
     ranks
-        Number of ranks p, each with one stage.
+        Number of ranks p.
     microbatches
         Number of micro-batches m.
     placement
         Instead of `ranks`, where the stages live.
+    pipeline
+        Instead of both, the pipeline to run on: its number of stages and ranks, and for a
+        schedule that goes by them its costs. Without it such a schedule takes F = I = W = 1.
     options
         Those of the schedule: `pipesim schedules` lists them.
 
     Raises
     ------
     ScheduleError
-        If the name or an option is unknown.
+        If the name or an option is unknown, or p, m and the number of stages do not go together.
     ValueError
         If a count is not a whole number of at least 1, or an option has a bad value.
 
@@ -157,16 +73,23 @@ def build_schedule(
     if unknown:
         known = ", ".join(family.options) or "none"
         raise ScheduleError(f"{name} has no option {min(unknown)!r}; its options: {known}")
-    if placement is None:
-        placement = linear_placement(check_count("ranks", ranks))
-    elif ranks is not None and ranks != placement.ranks:
+    chunks = options.pop("chunks", None) if family.chunks is None else family.chunks
+    if pipeline is not None:
+        placement = _placement_on(name, family, pipeline, chunks)
+    elif placement is None:
+        ranks, chunks = check_count("ranks", ranks), check_count("chunks", chunks or 2)
+        placement = PLACEMENTS[family.placement](ranks * chunks, ranks)
+    elif ranks not in (None, placement.ranks):
         raise ValueError(f"ranks = {ranks} for a placement on {placement.ranks} ranks")
+    _check_chunks(name, family, placement)
     microbatches = check_count("microbatches", microbatches)
     if placement.stages * microbatches > MOST_PAIRS:
         raise ScheduleError(
             f"{placement.stages} stages x {microbatches} micro-batches are more than "
             f"{MOST_PAIRS:,} pairs, which would not fit into memory"
         )
+    if family.by_cost:
+        options["pipeline"] = pipeline or _unit_costs(placement)
     built = family.build(placement, microbatches, **options)
     return replace(built, family=name)
 
@@ -180,4 +103,42 @@ def closed_form_bubble(schedule: Schedule) -> float | None:
     True
     """
     family = FAMILIES.get(schedule.family)
-    return None if family is None else family.bubble(schedule.ranks, schedule.microbatches)
+    return None if family is None else family.bubble(schedule)
+
+
+def _placement_on(name: str, family: Family, pipe: Pipeline, chunks: int | None) -> Placement:
+    """Return the placement of a family on the stages and ranks of a pipeline."""
+    stages, ranks = len(pipe.stages), pipe.ranks
+    if chunks is not None and stages != ranks * check_count("chunks", chunks):
+        raise ScheduleError(_other_stages(name, chunks, stages, ranks))
+    given = pipe.placement
+    if given.name == family.placement or (given.name not in PLACEMENTS and stages == ranks):
+        return given
+    try:
+        return PLACEMENTS[family.placement](stages, ranks)
+    except ValueError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+
+
+def _check_chunks(name: str, family: Family, placement: Placement) -> None:
+    stages, ranks = placement.stages, placement.ranks
+    if family.chunks is not None and stages != ranks * family.chunks:
+        raise ScheduleError(_other_stages(name, family.chunks, stages, ranks))
+
+
+def _other_stages(name: str, chunks: int, stages: int, ranks: int) -> str:
+    text = (
+        f"{name} needs {count_text(chunks, 'stage')} a rank, "
+        f"the pipeline has {count_text(stages, 'stage')} on {count_text(ranks, 'rank')}"
+    )
+    if stages % (ranks * chunks) == 0:
+        return f"{text}; pipe.regroup(chunks={chunks}) merges them"
+    if stages % chunks == 0:
+        return f"{text}; give ranks = {stages // chunks}, or split into {ranks * chunks} stages"
+    return f"{text}; split into {ranks * chunks} stages"
+
+
+def _unit_costs(placement: Placement) -> Pipeline:
+    return Pipeline.from_costs(
+        1.0, input_grad=1.0, weight_grad=1.0, stages=placement.stages, placement=placement
+    )

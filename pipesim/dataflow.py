@@ -1,0 +1,110 @@
+"""What an order of ops implies: which op takes whose output, and what is held from when to when.
+
+Everything here follows from the ops alone, whatever their times; results are arrays by op number.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipesim.arrays import BoolArray, Int32Array, IntArray
+from pipesim.ops import COMPUTE_KINDS, Kind
+
+if TYPE_CHECKING:
+    from pipesim.schedule import Schedule
+
+
+def op_numbers(schedule: "Schedule") -> Int32Array:
+    """Return the number of every op, array (kinds, stages, units), -1 where none is.
+
+    Its first axis goes F, B, I, W; a unit is a micro-batch, or a slice of it.
+    """
+    units = schedule.microbatches * schedule.slices
+    numbers = np.full((len(COMPUTE_KINDS), schedule.stages, units), -1, dtype=np.int32)
+    every_op = np.arange(len(schedule), dtype=np.int32)
+    numbers[schedule.kind, schedule.stage, schedule.unit] = every_op
+    return numbers
+
+
+def consumers(schedule: "Schedule") -> Int32Array:
+    """Return for every op the number of the op on the next stage that takes its output.
+
+    An activation goes from F of stage s to F of s+1, a gradient from B or I of s to B or I
+    of s-1; -1 where nothing is passed on.
+    """
+    numbers = op_numbers(schedule)
+    taken = np.full_like(numbers, -1)
+    backward = np.maximum(numbers[Kind.B], numbers[Kind.I])
+    taken[Kind.F, :-1] = numbers[Kind.F, 1:]
+    taken[Kind.B, 1:] = backward[:-1]
+    taken[Kind.I, 1:] = backward[:-1]
+    return taken[schedule.kind, schedule.stage, schedule.unit]
+
+
+def producers(schedule: "Schedule") -> Int32Array:
+    """Return for every op the number of the op whose output it takes, -1 where none.
+
+    The inverse of `consumers`.
+    """
+    taken_by = consumers(schedule)
+    source = np.full_like(taken_by, -1)
+    passing = np.flatnonzero(taken_by >= 0)
+    source[taken_by[passing]] = passing
+    return source
+
+
+def local_inputs(schedule: "Schedule") -> Int32Array:
+    """Return for every op the number of the op of its own stage that must come first.
+
+    B and I need the stage's own F, W needs I; -1 for F.
+    """
+    numbers = op_numbers(schedule)
+    needed = np.full_like(numbers, -1)
+    needed[Kind.B] = needed[Kind.I] = numbers[Kind.F]
+    needed[Kind.W] = numbers[Kind.I]
+    return needed[schedule.kind, schedule.stage, schedule.unit]
+
+
+def second_of_pair(schedule: "Schedule") -> BoolArray:
+    """Return which ops run together with the op right before them."""
+    second = np.zeros(len(schedule), dtype=bool)
+    group = schedule.group
+    second[1:] = (group[1:] >= 0) & (group[1:] == group[:-1])
+    return second
+
+
+def opens(schedule: "Schedule") -> BoolArray:
+    """Return which ops put a (stage, unit) in flight: the forwards."""
+    return np.equal(schedule.kind, Kind.F)
+
+
+def closes(schedule: "Schedule") -> BoolArray:
+    """Return which ops end a flight: B, or W when split, or a lone F."""
+    if {Kind.B, Kind.W} & schedule.kinds:
+        return np.isin(schedule.kind, (Kind.B, Kind.W))
+    return np.equal(schedule.kind, Kind.F)
+
+
+def peak_by_rank(
+    schedule: "Schedule", at_start: IntArray, freed_at_end: IntArray
+) -> tuple[int, ...]:
+    """Return the most that each rank holds at once of what ops take and free.
+
+    On one rank ops follow each other, so that its order alone decides. Of an overlapped pair
+    both take before either frees.
+
+    Parameters
+    ----------
+    schedule
+        The order.
+    at_start, freed_at_end
+        What each op takes when it starts and frees when it ends, arrays (ops,).
+    """
+    second = second_of_pair(schedule)
+    first = np.append(second[1:], False)
+    # Within a pair, let the first op take what both take and the second free what both free.
+    taken = np.where(second, 0, at_start + np.where(first, np.append(at_start[1:], 0), 0))
+    before = np.append(0, freed_at_end[:-1])
+    freed = np.where(first, 0, freed_at_end + np.where(second, before, 0))
+    held = np.cumsum(taken) - np.cumsum(freed) + freed  # while the op runs; every rank starts at 0
+    return tuple(int(most) for most in np.maximum.reduceat(held, schedule.offsets[:-1]))

@@ -1,0 +1,154 @@
+"""DualPipe: micro-batches from both ends, a forward overlapped with a backward in the middle.
+
+Rank r of p holds stage r for the one direction and a copy of stage p-1-r for the other. In the
+steady phase each step is a pair F&B, whose communication hides behind the other's compute. In
+DualPipeV the second pipeline is the second half of a V: two chunks a rank, and no copies.
+
+The eight phases of rank r, with q = min(r, p-1-r), h = p/2 and c = m/2 micro-batches a direction
+(DualPipeV: q = r, h = p, c = m; "0" and "1" are the first and the second chunk):
+
+    1  F0                   2(h-q-1) times      5  B1, F1&B0        h-q-1
+    2  F0, F1               q+1                 6  B1, B0           q+1, the later half split
+    3  I1, W1, F1           h-q-1               7  W, B0            h-q-1
+    4  F0&B1, F1&B0         c-2h+q+1            8  W                q+1
+
+Source: DeepSeek-V3 Technical Report, 2024, and its published implementation, DualPipe.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from pipesim.errors import ScheduleError
+from pipesim.ops import Kind
+from pipesim.placement import Placement
+from pipesim.schedule import RankOps, Schedule
+from pipesim.schedules.rank_orders import columns, each_rank
+
+Turn = tuple[Kind, int, int]  # kind, which of the two pipelines, number of its pair or -1
+
+
+def dualpipe(placement: Placement, microbatches: int) -> Schedule:
+    """Return DualPipe on p ranks, m micro-batches of both directions together.
+
+    Needs an even p, and an even m of at least 2p. Warm-up: phases 1 to 3 above. Memory: p+1
+    micro-batches on every rank, and parameters twice. Bubble, time on every rank, where
+    F = I >= W: (p/2-1)(F&B + B - 3W). Source: DeepSeek-AI 2024.
+
+    Raises
+    ------
+    ScheduleError
+        If p is odd, or m is odd or below 2p; with the nearest legal values.
+    """
+    ranks, half = placement.ranks, placement.ranks // 2
+    if ranks % 2:
+        raise ScheduleError(f"dualpipe needs an even p; here p = {ranks}")
+    if microbatches % 2 or microbatches < 2 * ranks:
+        nearest = max(2 * ranks, microbatches + microbatches % 2)
+        raise ScheduleError(
+            f"dualpipe needs an even m of at least 2p; here p = {ranks}, m = {microbatches}. "
+            f"Nearest legal m: {nearest}"
+        )
+
+    def order(rank: int) -> RankOps:
+        near = min(rank, ranks - 1 - rank)
+        # On the second half of the ranks the two directions change their roles. Micro-batches
+        # flow in the one direction and the other in turn: 0, 2, 4.. and 1, 3, 5..
+        first = 0 if rank < half else 1
+        stage = (rank, ranks - 1 - rank)
+        turns = _phases(half, near, microbatches // 2, near == half - 1, near % 2)
+        return _ops(turns, (stage[first], stage[1 - first]), (first, 1 - first), 2)
+
+    return Schedule.from_rank_ops(
+        "dualpipe",
+        placement,
+        microbatches,
+        each_rank(placement, order),
+        directions=[number % 2 for number in range(microbatches)],
+    )
+
+
+def dualpipe_v(placement: Placement, microbatches: int) -> Schedule:
+    """Return DualPipeV on p ranks with two chunks each.
+
+    Needs m of at least 2p. Warm-up: phases 1 to 3 above. Memory: 2p+1 chunks on every rank.
+    Bubble, time on every rank, where F = I >= W a chunk: (p-1)(F&B + B - 3W).
+    Source: DeepSeek-AI 2025; PyTorch's ScheduleDualPipeV.
+
+    Raises
+    ------
+    ScheduleError
+        If m is below 2p.
+    """
+    ranks = placement.ranks
+    if microbatches < 2 * ranks:
+        raise ScheduleError(
+            f"dualpipe_v needs m of at least 2p; here p = {ranks}, m = {microbatches}. "
+            f"Nearest legal m: {2 * ranks}"
+        )
+
+    def order(rank: int) -> RankOps:
+        stages = placement.stages_of(rank)
+        turns = _phases(ranks, rank, microbatches, rank == ranks - 1, rank % 2)
+        return _ops(turns, (stages[0], stages[1]), (0, 0), 1)
+
+    orders = each_rank(placement, order)
+    return Schedule.from_rank_ops("dualpipe_v", placement, microbatches, orders)
+
+
+def _phases(half: int, near: int, count: int, middle: bool, odd: int) -> Iterator[Turn]:
+    """Yield the turns of one rank, phase by phase; `count` micro-batches in either pipeline."""
+    pairs = 0
+
+    def together(forward: int, backward: int) -> Iterator[Turn]:
+        nonlocal pairs
+        yield from ((Kind.F, forward, pairs), (Kind.B, backward, pairs))
+        pairs += 1
+
+    outer = half - near - 1
+    for _ in range(2 * outer):
+        yield Kind.F, 0, -1
+    for _ in range(near + 1):
+        yield from ((Kind.F, 0, -1), (Kind.F, 1, -1))
+    for _ in range(outer):
+        yield from ((Kind.I, 1, -1), (Kind.W, 1, -1), (Kind.F, 1, -1))
+    for step in range(count - 2 * half + near + 1):
+        if step == 0 and middle:  # apart, the first backward of all can start earlier
+            yield from ((Kind.F, 0, -1), (Kind.B, 1, -1))
+        else:
+            yield from together(0, 1)
+        yield from together(1, 0)
+    for _ in range(outer):
+        yield Kind.B, 1, -1
+        yield from together(1, 0)
+    backwards = 2 * (near + 1)  # of phase 6; the later half is split, its W's come after
+    switch = 2 * ((near + 1) // 2) + (1 - odd)
+    for place in range(backwards):
+        yield (Kind.B if place < switch else Kind.I), 1 - place % 2, -1
+    split = switch < backwards
+    for _ in range(outer):
+        yield Kind.W, -1, -1
+        yield (Kind.I if split else Kind.B), 0, -1
+    for _ in range(near + 1):
+        yield Kind.W, -1, -1
+
+
+def _ops(
+    turns: Iterator[Turn], stages: tuple[int, int], offsets: tuple[int, int], stride: int
+) -> RankOps:
+    """Return turns as ops: micro-batches in order of each pipeline, W's in that of their I's."""
+    forward, backward = [0, 0], [0, 0]
+    waiting: deque[tuple[int, int]] = deque()  # (stage, micro-batch) of I's without their W
+    ops: list[tuple[int, ...]] = []
+    for kind, which, pair in turns:
+        if kind == Kind.W:
+            if waiting:
+                stage, microbatch = waiting.popleft()
+                ops.append((stage, kind, microbatch, 0, -1))
+            continue
+        counts = forward if kind == Kind.F else backward
+        microbatch = counts[which] * stride + offsets[which]
+        counts[which] += 1
+        ops.append((stages[which], kind, microbatch, 0, pair))
+        if kind == Kind.I:
+            waiting.append((stages[which], microbatch))
+    return columns(ops)
