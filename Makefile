@@ -4,13 +4,17 @@ BIN := .venv/bin
 ENVIRONMENT := .venv/installed
 TEST_ENVIRONMENT := .venv/installed-test
 
-.PHONY: demo test lint bench figures clean
+.PHONY: demo test test-torch lint bench figures clean
 
 demo: $(ENVIRONMENT)
 	@$(BIN)/python experiments/01_unequal_stages.py
 
 test: lint
 	$(BIN)/pytest
+
+# PyTorch's own schedules, op for op, in an environment of their own.
+test-torch: .venv-torch/installed
+	.venv-torch/bin/pytest tests/test_torch_schedules.py
 
 lint: $(TEST_ENVIRONMENT)
 	$(BIN)/ruff check .
@@ -28,7 +32,7 @@ figures: $(ENVIRONMENT)
 	cp out/05_price_of_imbalance.png docs/price_of_imbalance.png
 
 clean:
-	rm -rf .venv out
+	rm -rf .venv .venv-torch out
 
 # The marker files make both quick the second time.
 $(ENVIRONMENT): pyproject.toml
@@ -40,4 +44,11 @@ $(ENVIRONMENT): pyproject.toml
 
 $(TEST_ENVIRONMENT): $(ENVIRONMENT)
 	$(BIN)/python -m pip install --quiet --group test --group lint
+	@touch $@
+
+.venv-torch/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-torch/bin/python -m pip install --quiet torch==2.13.0
+	.venv-torch/bin/python -m pip install --quiet --editable ".[torch]" --group test
 	@touch $@

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from pipesim.run import Run, simulate
     from pipesim.schedule import Schedule
     from pipesim.schedules import build_schedule, schedule_names
+    from pipesim.schedules.policies import (
+        Policy,
+        backward_first,
+        oldest_first,
+        zero_bubble_greedy,
+    )
     from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
     from pipesim.sweep import sweep_config
 
@@ -43,10 +49,12 @@ _HOMES = {
     "Pipeline": "pipeline",
     "PipesimError": "errors",
     "Placement": "placement",
+    "Policy": "schedules.policies",
     "Run": "run",
     "Schedule": "schedule",
     "ScheduleError": "errors",
     "Stage": "components",
+    "backward_first": "schedules.policies",
     "best_split": "explain",
     "bubble_formula": "slot_table",
     "bubble_fraction": "slot_table",
@@ -55,6 +63,7 @@ _HOMES = {
     "ladder": "explain",
     "linear_placement": "placement",
     "min_max_split": "partitioning",
+    "oldest_first": "schedules.policies",
     "parse_op": "ops",
     "partition": "partitioning",
     "read_config": "config",
@@ -63,6 +72,7 @@ _HOMES = {
     "simulate": "run",
     "simulate_config": "config",
     "sweep_config": "sweep",
+    "zero_bubble_greedy": "schedules.policies",
 }
 
 __all__ = [*_HOMES, "plot"]

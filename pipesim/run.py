@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pipesim.checks import check_count
+from pipesim.engine.policy_engine import run_policy
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
 from pipesim.errors import ScheduleError
@@ -19,12 +20,13 @@ from pipesim.pipeline import Pipeline
 from pipesim.progress import Progress
 from pipesim.schedule import Schedule
 from pipesim.schedules import build_schedule, closed_form_bubble
+from pipesim.schedules.policies import Policy
 from pipesim.trace import Spans, span_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ScheduleLike: TypeAlias = str | Schedule | Callable[..., Schedule]
+ScheduleLike: TypeAlias = str | Schedule | Policy | Callable[..., Schedule]
 
 ENGINES = {"simpy": run_simpy}
 PROTOCOLS = ("eager",)
@@ -204,7 +206,8 @@ def simulate(
     pipe
         Stages, devices and links.
     schedule
-        A name, a Schedule, or a function `(placement, microbatches, **options) -> Schedule`.
+        A name, a Schedule, a function `(placement, microbatches, **options) -> Schedule`, or a
+        Policy that decides on line.
     microbatches
         Number of micro-batches m; with a Schedule it may be left out and must not differ.
     engine
@@ -295,6 +298,10 @@ def resolve_schedule(
         return schedule
     if microbatches is None:
         microbatches = pipe.microbatches
+    if isinstance(schedule, Policy):
+        if options:
+            raise ScheduleError(f"policy {schedule.name!r} takes no options")
+        return run_policy(schedule, pipe, check_count("microbatches", microbatches))
     if not callable(schedule) and not isinstance(schedule, str):
         raise TypeError(f"{schedule!r} is no schedule: give a name, a Schedule or a function")
     if isinstance(schedule, str):

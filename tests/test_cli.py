@@ -148,18 +148,19 @@ def test_compare_puts_the_fastest_first(capsys, tmp_path):
     arguments += ["--set", "stages.forward_ms[3]=70", "--set", "stages.backward_ms[3]=140"]
     assert main([*arguments, "--gantt", str(target)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:5]] == ["gpipe_forward", "1f1b", "gpipe"]
+    # What runs forwards only is no rival of the others.
+    assert [line.split()[0] for line in lines[2:5]] == ["1f1b", "gpipe", "gpipe_forward"]
     assert target.stat().st_size > 1000
     assert main([*arguments, "--json"]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
-    assert runs[0]["makespan_ms"] < runs[1]["makespan_ms"] <= runs[2]["makespan_ms"]
+    assert runs[2]["makespan_ms"] < runs[0]["makespan_ms"] <= runs[1]["makespan_ms"]
 
 
 def test_compare_says_what_does_not_fit(capsys):
     arguments = ["compare", STRAGGLER, "--schedules", "gpipe_forward,1f1b"]
     config = ["--set", "stages.backward_ms=none"]
     assert main([*arguments, *config]) == 0
-    assert "1f1b does not fit: run.schedule: 1f1b runs backwards" in capsys.readouterr().out
+    assert "1f1b does not fit: 1f1b runs backwards: give backward_ms" in capsys.readouterr().out
     assert main(["compare", STRAGGLER, "--schedules", "1f1b", *config]) == 2
     assert "straggler.toml: run.schedule: 1f1b runs backwards" in capsys.readouterr().err
 
@@ -171,7 +172,10 @@ def test_compare_gives_an_option_to_those_that_have_it(capsys):
     assert [run["schedule"] for run in captured["runs"]] == ["gpipe", "1f1b"]
     assert captured["does_not_fit"] == []
     assert main([*arguments, "--set", "run.options.colour=red"]) == 2
-    assert "run.options.colour: gpipe has no such option" in capsys.readouterr().err
+    assert (
+        "run.options.colour: none of the schedules has any such option; known: order"
+        in capsys.readouterr().err
+    )
 
 
 def test_compare_says_when_the_ops_differ(capsys):

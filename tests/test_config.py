@@ -175,7 +175,7 @@ def test_a_missing_layer_file_is_named(tmp_path):
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4, "options": {"chunks": 2}}),
-            ["run.options.chunks: 1f1b has no such option; it has: none"],
+            ["run.options.chunks: 1f1b has no such option; known: none"],
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4, "options": 2}),

@@ -1,6 +1,7 @@
 """Published answers for every schedule beyond GPipe and 1F1B, case by case."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,7 @@ def test_pipedream_has_no_flush_and_keeps_versions():
     # Steady period max t = 6: every batch more adds 4 x 6.
     pipe = ps.Pipeline.from_costs([1, 2, 1], [2, 4, 2], param_bytes=10)
     steps = [ps.simulate(pipe, "pipedream", 4, options={"batches": n}).makespan for n in (5, 6, 7)]
-    assert [b - a for a, b in zip(steps[:-1], steps[1:], strict=True)] == [24, 24]
+    assert [b - a for a, b in pairwise(steps)] == [24, 24]
     run = ps.simulate(pipe, "pipedream", 4)
     assert run.schedule.microbatches == 8
     assert run.ranks.param_bytes.tolist() == [30, 20, 10]  # p-s versions

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.cli.outputs import ProgressBar, check_output
 from pipesim.cli.parser import RUN_FLAGS
-from pipesim.config import Config, override, parse_config, read_config, simulate_config
-from pipesim.errors import ConfigError, ScheduleError
+from pipesim.config import (
+    override,
+    parse_config,
+    parse_pipeline,
+    read_config,
+    simulate_config,
+)
+from pipesim.errors import ConfigError, DeadlockError, ScheduleError
 from pipesim.io.config_file import Document, read_document
 from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
 from pipesim.io.table_file import write_table
+from pipesim.ops import Kind
+from pipesim.pipeline import Pipeline
 from pipesim.report import headline, run_report
-from pipesim.run import Run
-from pipesim.schedules import FAMILIES
+from pipesim.run import Run, simulate
+from pipesim.schedules import FAMILIES, Family
 from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
 
@@ -62,25 +70,22 @@ def compare(arguments: Namespace) -> None:
     check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
     overrides = dict(map(assignment, arguments.set))
     names = [name.strip() for name in arguments.schedules.split(",")]
+    if names == ["all"]:
+        names = list(FAMILIES)
     for name in names:
         if name not in FAMILIES:
             known = ", ".join(FAMILIES)
             raise ScheduleError(f"--schedules: unknown schedule {name!r}; known: {known}")
     document = override(read_document(arguments.config), arguments.config, overrides)
-    runs: list[Run] = []
-    unfit: dict[str, str] = {}
-    for name in names:
-        try:
-            config = _with_schedule(document, arguments.config, name, names)
-            with ProgressBar("op") as progress:
-                runs.append(simulate_config(config, progress))
-        except ConfigError as error:
-            unfit[name] = "; ".join(error.faults)
+    if isinstance(document.get("run"), dict):
+        document["run"].setdefault("schedule", names[0])
+    runs, unfit = _run_each(document, arguments.config, names)
     if not runs:
-        faults = [f"{name}: {why}" for name, why in unfit.items()]
-        everywhere = set(unfit.values())
-        raise ConfigError(arguments.config, list(everywhere) if len(everywhere) == 1 else faults)
-    runs.sort(key=lambda result: float(f"{result.makespan:.9g}"))  # ties stay in order
+        faults = dict.fromkeys(f"run.schedule: {why}" for why in unfit.values())
+        raise ConfigError(arguments.config, list(faults))
+    microbatches = document["run"]["microbatches"]
+    # Ties stay in order; what runs forwards only is no rival of the others and comes last.
+    runs.sort(key=lambda r: (r.schedule.kinds == {Kind.F}, float(f"{_step(r, microbatches):.9g}")))
     if arguments.gantt:
         _write_gantt(runs, arguments.gantt)
     if arguments.json:
@@ -88,9 +93,10 @@ def compare(arguments: Namespace) -> None:
         rows = [result.summary() for result in runs]
         print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
         return
-    print(_comparison(runs))
-    if len({result.schedule.kinds for result in runs}) > 1:
-        print("not all of them run the same ops: gpipe_forward has no backwards")
+    print(_comparison(runs, microbatches))
+    alone = [r.schedule.name for r in runs if r.schedule.kinds == {Kind.F}]
+    if alone and len(alone) < len(runs):
+        print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")
     for name, why in unfit.items():
         print(f"{name} does not fit: {why}")
 
@@ -125,6 +131,8 @@ def schedules(arguments: Namespace) -> None:
     rows = [
         {
             "name": name,
+            "placement": family.placement,
+            "chunks": "v" if family.chunks is None else str(family.chunks),
             "backward": family.backward,
             "warm-up": family.warm_up,
             "peak held": family.peak,
@@ -140,7 +148,10 @@ def schedules(arguments: Namespace) -> None:
         return
     columns = {key: [row[key] for row in rows] for key in rows[0]}
     print(text_table(columns, left=tuple(columns)))
-    print("on stage s of p, with m micro-batches; bubble: of equal stages without transfers")
+    print(
+        "on rank r of p, with m micro-batches, v chunks a rank, k slices; "
+        "bubble: of equal stages without transfers"
+    )
 
 
 def to_json(value: Any) -> str:
@@ -185,16 +196,38 @@ def assignment(text: str) -> tuple[str, Any]:
     return key, value if key in TEXT_KEYS else parse_value(value)
 
 
-def _with_schedule(document: Document, path: str, name: str, names: list[str]) -> Config:
-    """Return a config with another schedule, which gets of its options those that it has."""
-    section = document.get("run", {})
-    options = section.get("options") if isinstance(section, dict) else None
-    changes: dict[str, Any] = {"run.schedule": name}
-    if isinstance(options, dict):
-        known = {option for other in names for option in FAMILIES[other].options}
+def _run_each(document: Document, path: str, names: list[str]) -> tuple[list[Run], dict[str, str]]:
+    """Return the runs of the schedules that fit a config, and why the others do not.
+
+    Where a schedule takes fewer stages a rank than the config has, neighbouring ones are merged.
+    Of the options in the config each gets those that it has.
+    """
+    sections, pipe = parse_pipeline(document, path, Path(path).parent, names)
+    runs, unfit = [], {}
+    for name in names:
         own = FAMILIES[name].options
-        changes["run.options"] = {k: v for k, v in options.items() if k in own or k not in known}
-    return parse_config(override(document, path, changes), path, Path(path).parent)
+        try:
+            with ProgressBar("op") as progress:
+                result = simulate(
+                    _regrouped(pipe, FAMILIES[name]),
+                    name,
+                    sections.run.microbatches,
+                    queue_capacity=sections.run.queue_capacity,
+                    options={k: v for k, v in sections.run.options.items() if k in own},
+                    progress=progress,
+                )
+        except (ScheduleError, ValueError, DeadlockError) as error:
+            unfit[name] = str(error).splitlines()[0].removeprefix(f"{name}: ")
+        else:
+            runs.append(result)
+    return runs, unfit
+
+
+def _regrouped(pipe: Pipeline, family: Family) -> Pipeline:
+    chunks = family.chunks
+    if chunks is None or len(pipe.stages) % (pipe.ranks * chunks):
+        return pipe
+    return pipe.regroup(chunks)
 
 
 def _write_curves(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
@@ -208,21 +241,48 @@ def _write_curves(table: "pd.DataFrame", axes: list[str], arguments: Namespace) 
     _tell(arguments.plot)
 
 
-def _comparison(runs: list[Run]) -> str:
-    fastest = runs[0].makespan
+def _step(run: Run, microbatches: int) -> float:
+    """Return the time that a batch takes [ms]; asynchronous schedules run several in one go."""
+    return run.makespan * microbatches / run.schedule.microbatches
+
+
+def _comparison(runs: list[Run], microbatches: int) -> str:
+    steps = [_step(r, microbatches) for r in runs]
+    stash = [max(r.ranks.peak_stash_bytes) for r in runs]
     columns = {
         "schedule": [r.schedule.name for r in runs],
-        "step ms": [f"{r.makespan:.2f}" for r in runs],
-        "": [f"{r.makespan / fastest - 1:+.2%}" if fastest else "-" for r in runs],
+        "stages": [str(r.schedule.stages) for r in runs],
+        "step ms": [f"{step:.2f}" for step in steps],
+        "": [f"{step / steps[0] - 1:+.2%}" if steps[0] else "-" for step in steps],
         "inflation": ["-" if r.inflation is None else f"{r.inflation:.4f}" for r in runs],
         "bubble": [f"{r.bubble_fraction:.2%}" for r in runs],
+        "span bubble": ["-" if r.span_bubble is None else f"{r.span_bubble:.2%}" for r in runs],
         "closed form": ["-" if r.closed_form is None else f"{r.closed_form:.2%}" for r in runs],
         "lower bound": [f"{r.lower_bound:.2f}" for r in runs],
-        "held": [str(max(r.schedule.peak_in_flight())) for r in runs],
+        "held": [_held(r) for r in runs],
+        "stash GB": [f"{size / 1e9:.2f}" for size in stash],
     }
-    head = runs[0].pipeline.title
-    note = "held: micro-batches in flight at most, on the rank that holds the most"
-    return f"{head}\n{text_table(columns, left=('schedule',))}\n{note}"
+    if not any(stash):
+        del columns["stash GB"]
+    if len(set(columns["stages"])) == 1:
+        del columns["stages"]
+    note = (
+        "held: micro-batches in flight at most, on the rank that holds the most "
+        "(chunks and slices of them as parts)"
+    )
+    several = [r.schedule.name for r in runs if r.schedule.microbatches != microbatches]
+    if several:
+        note += f"\n{', '.join(several)}: step and lower bound of one and of all batches"
+    return f"{runs[0].pipeline.title}\n{text_table(columns, left=('schedule',))}\n{note}"
+
+
+def _held(run: Run) -> str:
+    """Return the most that a rank holds, in micro-batches of all its stages."""
+    schedule = run.schedule
+    copies = schedule.placement.directions
+    parts = schedule.stages // schedule.ranks * schedule.slices
+    most = max(schedule.peak_in_flight()) / (parts if copies == 1 else 1)
+    return f"{most:g}" if most == int(most) else f"{most:.1f}"
 
 
 def _write_gantt(runs: Run | list[Run], path: str) -> None:

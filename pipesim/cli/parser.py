@@ -82,7 +82,7 @@ def _add_compare(commands: Commands) -> None:
     )
     compare.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
     compare.add_argument(
-        "--schedules", required=True, metavar="NAME,..", help="names that `pipesim schedules` lists"
+        "--schedules", required=True, metavar="NAME,..", help="names, or all of `pipesim schedules`"
     )
     _set_flag(compare)
     compare.add_argument(

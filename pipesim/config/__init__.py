@@ -9,7 +9,7 @@ forward_ms  = [67.2, 67.0, 67.6, 139.4]
 backward_ms = [143.7, 143.1, 144.0, 202.8]
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -104,11 +104,7 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
     ConfigError
         With every fault, each with the path of its key.
     """
-    sections, faults = structure(document, Sections)
-    faults += contradictions(sections)
-    if faults:
-        raise ConfigError(name, faults)
-    pipeline = _pipeline(sections, name, directory)
+    sections, pipeline = parse_pipeline(document, name, directory)
     try:
         schedule = resolve_schedule(
             pipeline, sections.run.schedule, sections.run.microbatches, sections.run.options
@@ -117,6 +113,28 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
         key = "run.options" if sections.run.options else "run.schedule"  # the names are known
         raise ConfigError(name, [f"{key}: {error}"]) from None
     return Config(name, sections, pipeline, schedule)
+
+
+def parse_pipeline(
+    document: Document,
+    name: str,
+    directory: Path = Path(),
+    schedules: Sequence[str] | None = None,
+) -> tuple[Sections, Pipeline]:
+    """Return the sections of a config and the pipeline that they describe.
+
+    `schedules` are those that its options may belong to, by default the one that it names.
+
+    Raises
+    ------
+    ConfigError
+        With every fault, each with the path of its key.
+    """
+    sections, faults = structure(document, Sections)
+    faults += contradictions(sections, schedules)
+    if faults:
+        raise ConfigError(name, faults)
+    return sections, _pipeline(sections, name, directory)
 
 
 def parse_sweep(document: Document, name: str) -> SweepSection:

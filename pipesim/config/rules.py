@@ -17,9 +17,13 @@ from pipesim.schedules import FAMILIES
 SWEEP_MODES = ("product", "zip")
 
 
-def contradictions(sections: Sections) -> Iterator[str]:
-    """Yield the faults that lie between the values of a config."""
+def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -> Iterator[str]:
+    """Yield the faults that lie between the values of a config.
+
+    The options of the run must be options of one of the `schedules`, by default of its own.
+    """
     yield from _unknown_names(sections)
+    yield from _strange_options(sections, schedules or [_good(sections.run, "schedule")])
     stages, layers = sections.stages, sections.layers
     if (stages is None) == (layers is None):
         yield "stages: give the section [stages], or [layers] instead of it, and not both"
@@ -61,11 +65,17 @@ def _unknown_names(sections: Sections) -> Iterator[str]:
         name = _good(getattr(sections, section), key)
         if isinstance(name, str) and name not in known:
             yield unknown(path, name, known)
-    family = FAMILIES.get(_good(sections.run, "schedule") or "")
+
+
+def _strange_options(sections: Sections, schedules: Iterable[str | None]) -> Iterator[str]:
+    families = {name: FAMILIES[name] for name in schedules if name in FAMILIES}
+    known = list(dict.fromkeys(key for family in families.values() for key in family.options))
     for option in _good(sections.run, "options") or {}:
-        if family is not None and option not in family.options:
-            own = ", ".join(family.options) or "none"
-            yield f"run.options.{option}: {sections.run.schedule} has no such option; it has: {own}"
+        if families and option not in known:
+            whose = next(iter(families)) if len(families) == 1 else "none of the schedules"
+            has = "has no" if len(families) == 1 else "has any"
+            own = ", ".join(known) or "none"
+            yield f"run.options.{option}: {whose} {has} such option; known: {own}"
 
 
 def _values(section: Any) -> dict[str, Any]:

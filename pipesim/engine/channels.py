@@ -1,11 +1,18 @@
 """What messages between ops go through: mailboxes, wires, and queues with room for a few."""
 
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import simpy
 
 from pipesim.engine.run_state import RunState
+
+
+class Inbox(Protocol):
+    """Where inputs arrive."""
+
+    def put(self, op: int) -> None:
+        """Take in an input of an op."""
 
 
 class Mailbox:
@@ -33,7 +40,7 @@ class Mailbox:
 class Wire:
     """A directed link: messages leave one after the other, then travel for the latency."""
 
-    def __init__(self, env: simpy.Environment, mailbox: Mailbox, run: RunState) -> None:
+    def __init__(self, env: simpy.Environment, mailbox: Inbox, run: RunState) -> None:
         self.env, self.mailbox, self.run = env, mailbox, run
         self.busy = False
         self.backlog: deque[int] = deque()
@@ -72,7 +79,7 @@ class Wire:
 class Handover:
     """To a stage on the same rank an output goes at once."""
 
-    def __init__(self, mailbox: Mailbox, run: RunState) -> None:
+    def __init__(self, mailbox: Inbox, run: RunState) -> None:
         self.mailbox, self.run = mailbox, run
 
     def send(self, op: int) -> None:

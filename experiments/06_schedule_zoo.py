@@ -1,0 +1,102 @@
+"""Which schedule is the fastest on equal stages, and is it still on unequal ones?
+
+All schedules on one model of 8 stages on 4 ranks: two chunks a rank where the schedule takes
+two, merged to one where it takes one. Then the same with a heavy last stage. Two
+tables and a figure. The bidirectional ones gain most: each rank holds an early and a late stage,
+so that the slow one is shared. None beats the bound of its own stages.
+"""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+import pipesim as ps
+from pipesim.schedules import FAMILIES
+
+OUT = Path(__file__).parent.parent / "out"
+RANKS, MICROBATCHES = 4, 16
+STAGES = 8
+FORWARD_MS, INPUT_GRAD_MS, WEIGHT_GRAD_MS = 1.0, 1.0, 0.9
+HEAVY = 1.8  # factor of the last of the 8 stages
+LATENCY_MS = 0.02
+STASH_BYTES = 250_000_000  # of one micro-batch on one of the 8 stages
+
+
+def main(quick: bool = False) -> pd.DataFrame:
+    names = ["1f1b", "interleaved", "zb_h1", "dualpipe"] if quick else list(FAMILIES)
+    tables = []
+    for label, factor in (("equal stages", 1.0), (f"last stage x {HEAVY:g}", HEAVY)):
+        table = zoo(names, factor)
+        print(f"{label}: {RANKS} ranks, {MICROBATCHES} micro-batches\n")
+        print(table.to_string(index=False, float_format=lambda x: f"{x:.3f}"), end="\n\n")
+        tables.append(table.assign(stages=label))
+    both = pd.concat(tables, ignore_index=True)
+    draw(both)
+    return both
+
+
+def zoo(names: list[str], factor: float) -> pd.DataFrame:
+    factors = [1.0] * (STAGES - 1) + [factor]
+    pipe = ps.Pipeline.from_costs(
+        forward=[FORWARD_MS * x for x in factors],
+        input_grad=[INPUT_GRAD_MS * x for x in factors],
+        weight_grad=[WEIGHT_GRAD_MS * x for x in factors],
+        ranks=RANKS,
+        latency_ms=LATENCY_MS,
+        stash_bytes=STASH_BYTES,
+        overlap_factor=1.0,
+    )
+    rows = []
+    for name in names:
+        family = FAMILIES[name]
+        if family.backward == "none" or "batches" in family.options:
+            continue  # no whole step, or more than one
+        grouped = pipe if family.chunks is None else pipe.regroup(family.chunks)
+        run = ps.simulate(grouped, name, MICROBATCHES)
+        rows.append(
+            {
+                "schedule": name,
+                "step_ms": run.makespan,
+                "inflation": run.inflation,
+                "bubble": run.bubble_fraction,
+                "span_bubble": run.span_bubble,
+                "above_bound": max(0.0, run.above_lower_bound / run.lower_bound),
+                "stash_gb": max(run.ranks.peak_stash_bytes) / 1e9,
+            }
+        )
+    return pd.DataFrame(rows).sort_values("step_ms", kind="stable", ignore_index=True)
+
+
+def draw(table: pd.DataFrame) -> None:
+    import matplotlib.pyplot as plt
+
+    from pipesim.plot.style import CURVES
+
+    figure, ax = plt.subplots(figsize=(8.5, 5.2), layout="constrained")
+    for (label, rows), (colour, marker) in zip(
+        table.groupby("stages", sort=False), CURVES, strict=False
+    ):
+        ax.plot(rows.stash_gb, rows.step_ms, marker, color=colour, label=label, ms=6)
+        for row in rows.itertuples():
+            ax.annotate(
+                row.schedule,
+                (row.stash_gb, row.step_ms),
+                xytext=(5, 3),
+                textcoords="offset points",
+                fontsize=7,
+            )
+    ax.set_xlabel("most stash held on a rank [GB]")
+    ax.set_ylabel("step [ms]")
+    ax.set_title(f"{RANKS} ranks, {MICROBATCHES} micro-batches: time against memory", fontsize=10)
+    ax.grid(alpha=0.3)
+    ax.legend(frameon=False)
+    ps.plot.save(ax, OUT / "06_schedule_zoo.png")
+    plt.close(figure)
+    print("wrote out/06_schedule_zoo.png")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="four schedules only")
+    main(parser.parse_args().quick)
