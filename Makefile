@@ -28,8 +28,10 @@ bench: $(ENVIRONMENT)
 figures: $(ENVIRONMENT)
 	$(BIN)/python experiments/01_unequal_stages.py
 	$(BIN)/python experiments/05_price_of_imbalance.py
+	$(BIN)/python experiments/06_schedule_zoo.py
 	cp out/01_unequal_stages.png docs/straggler.png
 	cp out/05_price_of_imbalance.png docs/price_of_imbalance.png
+	cp out/06_schedule_zoo.png docs/schedule_zoo.png
 
 clean:
 	rm -rf .venv .venv-torch out

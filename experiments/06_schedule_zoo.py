@@ -65,33 +65,33 @@ def zoo(names: list[str], factor: float) -> pd.DataFrame:
                 "stash_gb": max(run.ranks.peak_stash_bytes) / 1e9,
             }
         )
-    return pd.DataFrame(rows).sort_values("step_ms", kind="stable", ignore_index=True)
+    return pd.DataFrame(rows).sort_values(["step_ms", "stash_gb"], ignore_index=True)
 
 
 def draw(table: pd.DataFrame) -> None:
+    """Draw step times, one row a schedule, next to what a rank holds at most."""
     import matplotlib.pyplot as plt
 
     from pipesim.plot.style import CURVES
 
-    figure, ax = plt.subplots(figsize=(8.5, 5.2), layout="constrained")
-    for (label, rows), (colour, marker) in zip(
-        table.groupby("stages", sort=False), CURVES, strict=False
-    ):
-        ax.plot(rows.stash_gb, rows.step_ms, marker, color=colour, label=label, ms=6)
-        for row in rows.itertuples():
-            ax.annotate(
-                row.schedule,
-                (row.stash_gb, row.step_ms),
-                xytext=(5, 3),
-                textcoords="offset points",
-                fontsize=7,
-            )
-    ax.set_xlabel("most stash held on a rank [GB]")
-    ax.set_ylabel("step [ms]")
-    ax.set_title(f"{RANKS} ranks, {MICROBATCHES} micro-batches: time against memory", fontsize=10)
-    ax.grid(alpha=0.3)
-    ax.legend(frameon=False)
-    ps.plot.save(ax, OUT / "06_schedule_zoo.png")
+    figure, (times, stash) = plt.subplots(
+        1, 2, figsize=(8.5, 5.6), sharey=True, width_ratios=(3, 1), layout="constrained"
+    )
+    wide = table.pivot(index="schedule", columns="stages", values="step_ms")
+    wide = wide.loc[table.schedule.unique()[::-1], list(table.stages.unique())]  # fastest on top
+    times.hlines(wide.index, wide.min(axis=1), wide.max(axis=1), color="0.8", lw=2, zorder=1)
+    for label, (colour, marker) in zip(wide.columns, CURVES, strict=False):
+        times.plot(wide[label], wide.index, marker, color=colour, label=label, ms=7)
+    most = table.groupby("schedule").stash_gb.max()[wide.index]
+    bars = stash.barh(most.index, most, height=0.6, color="0.75", edgecolor="0.3", lw=0.6)
+    stash.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+    times.set_xlabel("step [ms]")
+    stash.set_xlabel("most stash on a rank [GB]")
+    stash.set_xlim(0, 1.25 * most.max())
+    times.grid(axis="x", alpha=0.3)
+    times.legend(frameon=False)
+    times.set_title(f"{STAGES} stages on {RANKS} ranks, {MICROBATCHES} micro-batches", fontsize=10)
+    ps.plot.save(times, OUT / "06_schedule_zoo.png")
     plt.close(figure)
     print("wrote out/06_schedule_zoo.png")
 

@@ -169,6 +169,18 @@ def check_backward(whole: object, input_grad: object, weight_grad: object) -> No
         )
 
 
+def missing_cost(name: str, kind: Kind) -> str:
+    """Return what to say where a schedule needs a cost that is not given."""
+    if kind in (Kind.I, Kind.W):
+        return f"{name} splits the backward: give input_grad_ms and weight_grad_ms of every stage"
+    if kind == Kind.B:
+        return (
+            f"{name} runs backwards: give backward_ms, or input_grad_ms and weight_grad_ms, "
+            "of every stage"
+        )
+    return f"{name} needs {COST_FIELDS[kind]} of every stage"
+
+
 def merged_stage(stages: Sequence[Stage], first: int) -> Stage:
     """Return neighbouring stages as one: costs and sizes add up, the last one's output leaves.
 

@@ -83,10 +83,10 @@ def _rungs(run: Run, progress: Progress | None) -> Iterator[tuple[str, Run]]:
 
 
 def _on(run: Run, pipe: Pipeline, progress: Progress | None) -> Run:
-    """Return the same order on another pipeline; the run itself, if it is the same."""
+    """Return the same schedule on another pipeline; the run itself, if it is the same."""
     if run.queue_capacity is None and pipe == run.pipeline:
         return run
-    return simulate(pipe, run.schedule, progress=progress)
+    return simulate(pipe, run.schedule.made_for(pipe), progress=progress)
 
 
 def _culprit(rung: str, run: Run) -> int:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pipesim.arrays import FloatArray
 from pipesim.checks import check_amount, check_count
 from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage, merged_stage
+from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
 from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
@@ -213,6 +214,20 @@ class Pipeline:
     def link(self, source: int, target: int) -> Link:
         """Return the link from one rank to another."""
         return self.links.get((source, target), Link())
+
+    def check_microbatches(self, name: str, microbatches: int) -> None:
+        """Check that the costs are given for the micro-batches of a schedule by this name.
+
+        Raises
+        ------
+        ScheduleError
+            If they are given for another number.
+        """
+        if self.microbatches not in (None, microbatches):
+            raise ScheduleError(
+                f"{name} has {microbatches} micro-batches, "
+                f"the costs are given for {self.microbatches}"
+            )
 
     def cost_table(self, kind: Kind, microbatches: int) -> FloatArray | None:
         """Return the costs of one kind of op [ms], array (stages, micro-batches).

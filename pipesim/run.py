@@ -1,7 +1,7 @@
 """The one front door: a schedule, a pipeline and an engine -> a Run with all its numbers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -105,8 +105,12 @@ class Run:
 
     @cached_property
     def equal_stages(self) -> "Run":
-        """The same order on equal stages of the same mean cost, without transfers."""
-        return simulate(equalised(self.schedule, self.pipeline), self.schedule)
+        """The same schedule on equal stages of the same mean cost, without transfers.
+
+        The same order, but where the schedule goes by the costs.
+        """
+        equal = equalised(self.schedule, self.pipeline)
+        return simulate(equal, self.schedule.made_for(equal))
 
     @property
     def inflation(self) -> float | None:
@@ -132,8 +136,8 @@ class Run:
         return pd.DataFrame(self._rank_columns())
 
     def order(self) -> Schedule:
-        """Return the order that was run, as a Schedule."""
-        return self.schedule
+        """Return the order that was run, as a Schedule that stays as it is for any costs."""
+        return replace(self.schedule, remake=None)
 
     def summary(self) -> dict[str, Any]:
         """Return all numbers of the run as plain values: what `pipesim run --json` prints."""
@@ -271,6 +275,8 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
         stages=schedule.stages,
         placement=schedule.placement,
         overhead_ms=float(np.mean([device.overhead_ms for device in devices])),
+        stash_bytes=round(np.mean([stage.stash_bytes for stage in pipe.stages])),
+        input_grad_frees_bytes=round(np.mean([s.input_grad_frees_bytes for s in pipe.stages])),
     )
 
 

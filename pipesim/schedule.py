@@ -8,9 +8,9 @@ is a few arrays and not millions of objects. An op's index in these arrays is it
 the engines, too. Times come from an engine only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from pipesim.placement import Placement
 from pipesim.schedule_checks import check_schedule
 from pipesim.text_grid import text_grid
 from pipesim.text_table import count_text
+
+if TYPE_CHECKING:
+    from pipesim.pipeline import Pipeline
 
 Column: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]]
 # The ops of a rank: stages, kinds, micro-batches; then slices and pairs where there are any.
@@ -72,6 +75,8 @@ class Schedule:
     family
         The name in `pipesim schedules` of what built it, whose formulas then hold; "" for an
         order of one's own.
+    remake
+        Pipeline -> Schedule, where the order goes by the costs: the same for other costs.
 
     Raises
     ------
@@ -92,6 +97,7 @@ class Schedule:
     directions: Int8Array = None  # type: ignore[assignment]
     weight_versions: tuple[int, ...] = ()
     family: str = ""
+    remake: "Callable[[Pipeline], Schedule] | None" = None
 
     def __post_init__(self) -> None:
         ops = len(self.stage)
@@ -262,6 +268,10 @@ class Schedule:
         """Return the op with this number in the flat arrays."""
         stage, microbatch = int(self.stage[index]), int(self.microbatch[index])
         return Op(stage, Kind(int(self.kind[index])), microbatch, int(self.slice[index]))
+
+    def made_for(self, pipe: "Pipeline") -> "Schedule":
+        """Return the schedule for other costs: another order only where it goes by the costs."""
+        return self if self.remake is None else self.remake(pipe)
 
     def order(self, rank: int) -> tuple[Op, ...]:
         """Return the ops of one rank in order."""

@@ -39,6 +39,10 @@ def sizes(draw, name):
         m = 2 * p + 2 * draw(st.integers(0, 2))
     elif name == "dualpipe_v":
         m = 2 * p + draw(st.integers(0, 3))
+    if "limit" in family.options:
+        options["limit"] = draw(st.integers(2, 6))
+    if "objective" in family.options:
+        options["objective"] = draw(st.sampled_from(["span", "makespan"]))
     if "slices" in family.options:
         options["slices"] = draw(st.sampled_from([1, 2, 3, [0.2, 0.3, 0.5]]))
     if "batches" in family.options:

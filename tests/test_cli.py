@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from pipesim.cli import main
+from pipesim.schedules import FAMILIES
 
 STRAGGLER = str(Path(__file__).parent.parent / "experiments" / "configs" / "straggler.toml")
 FLAGS = ["--schedule", "1f1b", "--microbatches", "8"]
@@ -160,7 +161,7 @@ def test_compare_says_what_does_not_fit(capsys):
     arguments = ["compare", STRAGGLER, "--schedules", "gpipe_forward,1f1b"]
     config = ["--set", "stages.backward_ms=none"]
     assert main([*arguments, *config]) == 0
-    assert "1f1b does not fit: 1f1b runs backwards: give backward_ms" in capsys.readouterr().out
+    assert "1f1b does not fit: runs backwards: give backward_ms" in capsys.readouterr().out
     assert main(["compare", STRAGGLER, "--schedules", "1f1b", *config]) == 2
     assert "straggler.toml: run.schedule: 1f1b runs backwards" in capsys.readouterr().err
 
@@ -398,3 +399,32 @@ def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m pipesim schedules | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert result.stderr == ""
+
+
+def test_compare_all_ranks_what_fits_and_says_why_the_rest_does_not(capsys, tmp_path):
+    target = tmp_path / "all.png"
+    arguments = ["compare", STRAGGLER, "--schedules", "all"]
+    assert main([*arguments, "--gantt", str(target)]) == 0
+    out = capsys.readouterr().out
+    assert target.stat().st_size > 1000
+    assert "zb_h1 does not fit: splits the backward: give input_grad_ms" in out
+    assert "dualpipe does not fit: needs an even m of at least 2p; here p = 4, m = 4" in out
+    assert main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    unfit = {entry["schedule"] for entry in result["does_not_fit"]}
+    runs = [entry["schedule"] for entry in result["runs"]]
+    assert unfit | set(runs) == set(FAMILIES)
+    assert not unfit & set(runs)
+
+
+def test_compare_merges_stages_where_a_schedule_takes_fewer(capsys, tmp_path):
+    config = tmp_path / "chunks.toml"
+    config.write_text(
+        "[run]\nmicrobatches = 8\n[devices]\nranks = 4\n[stages]\n"
+        "forward_ms = [1, 1, 1, 1, 1, 1, 1, 2]\ninput_grad_ms = 1\nweight_grad_ms = 1\n"
+    )
+    names = "1f1b,interleaved,dualpipe_v"
+    assert main(["compare", str(config), "--schedules", names, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    stages = {run["schedule"]: run["stages"] for run in runs}
+    assert stages == {"1f1b": 4, "interleaved": 8, "dualpipe_v": 8}

@@ -55,11 +55,14 @@ def test_the_config_in_the_readme_is_a_config(tmp_path):
 
 
 def test_the_table_of_schedules_is_the_registry():
-    rows = [line for line in README.splitlines() if re.match(r"\| `\w+` \|.*\| \(m", line)]
+    section = README.split("## Schedules\n")[1].split("## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == list(FAMILIES)
     for row, family in zip(rows, FAMILIES.values(), strict=True):
         cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert cells[2:5] == [family.warm_up, family.peak, family.formula]
+        assert cells[2:6] == [family.warm_up, family.peak, family.formula, family.source]
+        for option, default in family.options.items():
+            assert f"`{option}={default}`" in cells[1]
 
 
 def test_the_fixed_global_batch_of_the_course():

@@ -107,3 +107,28 @@ def test_no_point_lies_below_the_floor(experiment, tmp_path):
     x, y = experiment.production_job(4)
     assert (x, y) == (pytest.approx(1.404, abs=5e-4), pytest.approx(1.175, abs=5e-4))
     assert (tmp_path / "05_price_of_imbalance.png").exists()
+
+
+@of("06_schedule_zoo")
+def test_the_zoo(experiment):
+    table = experiment.main()
+    step = table.set_index(["stages", "schedule"]).step_ms
+    equal, heavy = step["equal stages"], step["last stage x 1.8"]
+    assert equal.idxmin() in ("zb_v", "v_schedule")
+    assert heavy.idxmin() == "dualpipe"  # both ends on every rank: the heavy stage is shared
+    assert heavy["v_schedule"] < heavy["zb_v"]  # made for these costs
+    assert (table.above_bound >= 0).all()
+    assert len(equal) == len(heavy) == len(set(table.schedule))
+
+
+@of("07_zero_bubble_table")
+def test_the_zero_bubble_table(experiment, capsys):
+    table = experiment.main()
+    screen = capsys.readouterr().out
+    assert len(table) == 8 * 6
+    excess = (table.ours - table.published).groupby(table.schedule).max()
+    for name in ("1f1b", "zb_h1", "zb_h2"):
+        assert abs(excess[name]) < 6e-5
+    assert max(excess["zb_1p"], excess["zb_2p"]) < 0.003
+    assert excess["interleaved"] < 0.004
+    assert "24.31 24.31" in screen

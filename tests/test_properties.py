@@ -247,3 +247,41 @@ def test_the_bubble_fraction_can_fall_below_the_closed_form_while_the_step_grows
     assert slow.excess_bubble < 0
     assert slow.equal_stages.makespan == 23.625
     assert slow.inflation < 1  # unequal stages can beat equal ones of the same mean
+
+
+@given(data=st.data(), p=st.integers(1, 4), m=st.integers(1, 7), times=st.sampled_from([1, 2]))
+def test_searched_orders_are_never_worse_than_zb_h1_and_keep_their_limit(data, p, m, times):
+    def costs():
+        return data.draw(st.lists(positive_costs, min_size=p, max_size=p))
+
+    pipe = ps.Pipeline.from_costs(
+        costs(),
+        input_grad=costs(),
+        weight_grad=costs(),
+        latency_ms=data.draw(st.sampled_from([0.0, 0.3])),
+        stash_bytes=100,
+        input_grad_frees_bytes=data.draw(st.integers(0, 100)),
+    )
+    objective = data.draw(st.sampled_from(["span", "makespan"]))
+    options = {"objective": objective}
+    run = ps.simulate(pipe, f"zb_{times}p", m, options=options)
+    handmade = ps.simulate(pipe, "zb_h1", m)
+    assert max(run.ranks.peak_stash_bytes) <= 100 * times * p
+    if objective == "makespan":
+        assert run.makespan <= handmade.makespan * (1 + 1e-9)
+    else:
+        assert run.rank_times.span.max() <= handmade.rank_times.span.max() * (1 + 1e-9)
+
+
+@given(data=st.data(), p=st.integers(1, 3), m=st.integers(1, 6), limit=st.integers(2, 7))
+def test_searched_orders_on_a_v_keep_their_limit(data, p, m, limit):
+    def costs():
+        return data.draw(st.lists(positive_costs, min_size=2 * p, max_size=2 * p))
+
+    pipe = ps.Pipeline.from_costs(costs(), input_grad=costs(), weight_grad=costs(), ranks=p)
+    options = {"limit": limit, "objective": "span"}
+    run = ps.simulate(pipe, "v_schedule", m, options=options)
+    assert max(run.ranks.peak_in_flight) <= limit
+    if limit >= 2 * p:
+        handmade = ps.simulate(pipe, "zb_v", m).rank_times.span.max()
+        assert run.rank_times.span.max() <= handmade * (1 + 1e-9)

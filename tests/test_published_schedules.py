@@ -189,3 +189,63 @@ def test_pipedream_has_no_flush_and_keeps_versions():
     two = ps.simulate(pipe, "pipedream_2bw", 4)
     assert two.ranks.param_bytes.tolist() == [20, 20, 20]
     assert two.makespan == run.makespan
+
+
+TABLE_5 = json.loads((Path(__file__).parent / "data" / "zero_bubble_table_5.json").read_text())
+
+
+@pytest.mark.parametrize("case", TABLE_5, ids=[case["id"] for case in TABLE_5])
+def test_zero_bubble_table_5(case):
+    p, m, v, published = case["p"], case["m"], case["v"], case["published"]
+    pipe = pipeline(case, p)
+    for name in ("1f1b", "zb_h1", "zb_h2"):
+        assert ps.simulate(pipe, name, m).span_bubble == pytest.approx(published[name], abs=6e-5)
+    for name in ("zb_1p", "zb_2p"):
+        run = ps.simulate(pipe, name, m)
+        assert run.span_bubble <= published[name] + 0.003  # as published, or better
+        assert run.makespan >= run.lower_bound * (1 - 1e-12)
+    chunks = {key: case["costs"][key] / v for key in "FBW"} | {"comm": case["costs"]["comm"]}
+    cut = pipeline({"costs": chunks}, p * v, ranks=p)
+    interleaved = ps.simulate(cut, "interleaved", m).span_bubble
+    assert interleaved == pytest.approx(published["1f1b_interleaved"], abs=0.004)
+    # Megatron's order takes p transfers longer than the paper's model of it.
+    assert interleaved > published["1f1b_interleaved"]
+
+
+# What the paper's planner held: stash 34h + 5as a token, of which W needs 32h.
+@pytest.mark.parametrize(("name", "times"), [("zb_1p", 1), ("zb_2p", 2)])
+def test_the_memory_limit_is_kept_in_bytes(name, times):
+    stash, left = 34 * 2304 + 5 * 24 * 1024, 32 * 2304
+    pipe = ps.Pipeline.from_costs(
+        18.522,
+        input_grad=18.086,
+        weight_grad=9.337,
+        stages=8,
+        latency_ms=0.601,
+        stash_bytes=stash,
+        input_grad_frees_bytes=stash - left,
+    )
+    run = ps.simulate(pipe, name, 24)
+    assert max(run.ranks.peak_stash_bytes) <= times * 8 * stash
+    assert run.span_bubble <= {"zb_1p": 0.1585, "zb_2p": 0.0433}[name] + 0.003
+
+
+@of("v_half", "v_adaptive")
+def test_v_family(case):
+    p, m, expected = case["p"], case["m"], case["expected"]
+    limit = expected["peak_mem_chunks"]
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0, stages=2 * p, ranks=p)
+    runs = [ps.simulate(pipe, "v_schedule", m, options={"limit": limit})]
+    if case["schedule"] == "v_half":
+        runs.append(ps.simulate(pipe, "v_half", m))
+    for run in runs:
+        assert run.rank_times.span.max() - 6 * m <= expected["max_stage_bubble_slots"]
+        assert max(run.ranks.peak_in_flight) <= limit
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 5, 6, 9, 12])
+def test_v_min_has_a_third_of_the_memory(p):
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0, stages=2 * p, ranks=p)
+    run = ps.simulate(pipe, "v_min", 2 * p)
+    assert max(run.ranks.peak_in_flight) <= 2 * ((p + 4) // 3)
+    assert run.rank_times.span.max() - 12 * p <= 4 * p

@@ -23,11 +23,20 @@ def test_every_golden_grid_has_its_schedule():
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(ps.schedule_names())
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+PICTURES = {"gpipe": 4, "1f1b": 4, "interleaved": 4, "zb_h1": 4, "zb_1p": 4, "zb_v": 8, "v_half": 4}
+
+
+@pytest.mark.parametrize("name", PICTURES)
 def test_each_family_file_opens_with_its_picture(name):
-    picture = inspect.getmodule(FAMILIES[name].build).__doc__
-    for row in ps.build_schedule(name, ranks=4, microbatches=4).grid().splitlines():
-        assert row in picture
+    lines = inspect.getmodule(FAMILIES[name].build).__doc__.splitlines()
+    picture = [line.split("|")[1].split() for line in lines if line.startswith("    rank ")]
+    grid = ps.build_schedule(name, ranks=4, microbatches=PICTURES[name]).grid()
+    assert len(picture) == 4
+    for drawn, row in zip(picture, grid.splitlines(), strict=True):
+        cells = row.split("|")[1].split()
+        shown = drawn.index("...") if "..." in drawn else len(cells)
+        assert shown > 10
+        assert drawn[:shown] == cells[:shown]
 
 
 ORDERS = {
@@ -72,6 +81,24 @@ def test_gpipe_backwards_go_last_in_first_out_or_as_pytorch_does():
         (lambda: ps.build_schedule("1f2b", 4, 4), "unknown schedule '1f2b'; known: gpipe_f"),
         (lambda: ps.build_schedule("1f1b", 4, 4, chunks=2), "1f1b has no option 'chunks'"),
         (lambda: ps.build_schedule("gpipe", 4, 4, order="x"), "order = 'x' of gpipe"),
+        (
+            lambda: ps.build_schedule("interleaved", 4, 6),
+            "Nearest legal m: 4 or 8; nearest legal N",
+        ),
+        (lambda: ps.build_schedule("interleaved", 4, 3), "N = 4, m = 3.*Nearest legal m: 4 or 8"),
+        (lambda: ps.build_schedule("interleaved", 4, 8, group=3), "nearest legal N: 4 or 8"),
+        (lambda: ps.build_schedule("dualpipe", 4, 7), "even m of at least 2p.*legal m: 8"),
+        (lambda: ps.build_schedule("dualpipe", 3, 8), "dualpipe needs an even p; here p = 3"),
+        (lambda: ps.build_schedule("chimera", 3, 4), "even p; here p = 3. Nearest legal p: 2 or 4"),
+        (lambda: ps.build_schedule("hanayo", 4, 4, chunks=3), "needs a multiple of two stages"),
+        (lambda: ps.build_schedule("zb_auto", 2, 4, limit=0.5), "limit of stage 0 is 0.5"),
+        (lambda: ps.build_schedule("zb_auto", 2, 4, limit=[2, 2, 2]), "3 limits for 2 stages"),
+        (lambda: ps.build_schedule("zb_2p", 2, 4, objective="x"), "objective 'x'; known: span"),
+        (
+            lambda: ps.build_schedule("v_schedule", 2, 4, limit=1),
+            "limit = 1, but rank 0 holds both",
+        ),
+        (lambda: ps.build_schedule("v_schedule", 2, 4, limit=2.5), "limit = 2.5 is not a whole"),
         (lambda: ps.build_schedule("1f1b", 4, 0), "microbatches = 0"),
         (lambda: ps.build_schedule("1f1b", 4, 4.7), "microbatches = 4.7"),
         (lambda: ps.build_schedule("1f1b", 4), "microbatches = None"),
@@ -168,3 +195,34 @@ def test_half_a_million_ops_lie_in_a_few_arrays():
     assert len(schedule) == 2 * 64 * 4096
     arrays = (schedule.stage, schedule.kind, schedule.microbatch, schedule.offsets)
     assert sum(array.nbytes for array in arrays) < 10 * len(schedule)
+    chunks = ps.build_schedule("interleaved", 32, 2048, chunks=4)
+    assert len(chunks) == 2 * 32 * 4 * 2048
+    assert chunks.peak_in_flight()[0] == 2 * 31 + 3 * 32 + 1
+
+
+SPLIT = [name for name, family in FAMILIES.items() if family.backward.startswith(("I", "B, I"))]
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_split_backward_given_whole_says_what_to_give(name):
+    p, m = 4, 8
+    chunks = FAMILIES[name].chunks or 2
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=p * chunks, ranks=p)
+    message = f"{name} splits the backward: give input_grad_ms and weight_grad_ms of every stage"
+    with pytest.raises(ps.ScheduleError, match=message):
+        ps.simulate(pipe, name, m)
+
+
+def test_what_goes_by_the_costs_is_made_anew_for_others():
+    slow = ps.Pipeline.from_costs([1, 1, 3], input_grad=[1, 1, 3], weight_grad=[1, 1, 3])
+    schedule = ps.build_schedule("zb_auto", microbatches=6, pipeline=slow, limit=3)
+    equal = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0, stages=3)
+    made = schedule.made_for(equal)
+    assert made == ps.build_schedule("zb_auto", 3, 6, limit=3)
+    assert made.family == "zb_auto"
+    plain = ps.build_schedule("zb_h1", 3, 6)
+    assert plain.made_for(slow) is plain
+    run = ps.simulate(slow, schedule)
+    assert run.equal_stages.schedule == made  # what inflation compares with
+    assert run.order() == schedule
+    assert run.order().made_for(equal) == schedule  # frozen

@@ -290,8 +290,131 @@ def test_the_planners_speedup_is_a_limit(m, speedup):  # msr-fiddle/pipedream#50
     assert 2.0448 * m / run.makespan == pytest.approx(speedup, abs=1e-3)
 
 
-def test_two_ranks_are_idle_11_percent():  # is interleaving useless at p = 2? 1F1B's part
+def interleaved(p, v, m, forward=1.0, backward=2.0, **options):
+    keys = ("latency_ms", "overhead_ms")
+    costs = {key: options.pop(key) for key in keys if key in options}
+    pipe = ps.Pipeline.from_costs(forward, backward, stages=p * v, ranks=p, **costs)
+    return ps.simulate(pipe, "interleaved", m, options=options)
+
+
+def test_interleaving_pays_with_two_ranks():  # NVIDIA/Megatron-LM#750
     assert step([1] * 2, [2] * 2, 8).bubble_fraction == pytest.approx(0.1111, abs=5e-5)
+    assert interleaved(2, 2, 8).bubble_fraction == pytest.approx(0.0588, abs=5e-5)
+
+
+@pytest.mark.parametrize(("v", "idle"), [(2, 0.2), (3, 0.1429)])
+def test_under_20_percent_with_8_microbatches_needs_3_chunks(v, idle):  # Neuron_SP#245
+    with pytest.raises(ps.ScheduleError, match=r"m mod N = 3\. Nearest legal m: 5 or 10"):
+        interleaved(5, v, 8)
+    run = interleaved(5, v, 8, grouping="pytorch")
+    assert run.bubble_fraction == pytest.approx(idle, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("latency", "long", "short"),
+    [(0.0, 57, 57), (0.1, 58.4, 60.0), (0.25, 60.5, 64.5), (0.5, 64, 72)],
+)
+def test_why_the_interleaved_warm_up_has_a_factor_2(latency, long, short):  # Megatron-LM#675
+    runs = [interleaved(4, 2, 8, latency_ms=latency, warm_up=w) for w in ("long", "short")]
+    assert [run.makespan for run in runs] == pytest.approx([long, short], rel=1e-9)
+    held = [run.ranks.peak_in_flight.tolist() for run in runs]
+    assert held == [[11, 9, 7, 5], [8, 7, 6, 5]]
+
+
+def test_the_interleaved_warm_up_of_the_first_and_the_last_rank():  # Megatron-LM#169
+    schedule = ps.build_schedule("interleaved", 4, 8)
+    before = [
+        [op.kind for op in schedule.order(rank)].index(ps.Kind.B) - 1  # the first of the pairs
+        for rank in range(4)
+    ]
+    assert before == [10, 8, 6, 4]
+
+
+@pytest.mark.parametrize("m", [4, 6, 8, 10, 12])
+def test_m_need_be_no_multiple_of_p_times_v(m):  # NVIDIA-BioNeMo/bionemo-recipes#286
+    if m in (4, 8, 12):
+        assert interleaved(4, 2, m).bubble_fraction == pytest.approx(3 / (2 * m + 3))
+        return
+    with pytest.raises(ps.ScheduleError, match=f"p = 4, N = 4, m = {m}, m mod N = 2. Nearest"):
+        interleaved(4, 2, m)
+
+
+def test_interleaving_in_groups_of_other_sizes():  # pytorch/pytorch#129597
+    run = interleaved(4, 2, 10, 0.5, 1.0, grouping="pytorch")
+    assert run.makespan == 34.5
+    assert run.bubble_fraction == pytest.approx(3 / 23)
+    assert interleaved(4, 2, 3, 0.5, 1.0, grouping="pytorch").bubble_fraction == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("head", "uniform", "moved"), [(0, 1002, 1075), (1, 1098, 1075), (2, 1194, 1101)]
+)
+def test_a_layer_less_on_the_last_chunk(head, uniform, moved):  # NeMo/Megatron-Bridge#5391
+    layouts = {uniform: [2] * 40, moved: [2] * 35 + [3, 2, 2, 2, 1]}
+    for makespan, layer_counts in layouts.items():
+        assert sum(layer_counts) == 80
+        loads = [*layer_counts[:-1], layer_counts[-1] + head]
+        run = interleaved(8, 5, 32, loads, [2 * load for load in loads])
+        assert run.makespan == pytest.approx(makespan, rel=1e-9)
+
+
+@pytest.mark.parametrize(("last", "makespan"), [([0, 2], 162.3), ([1, 1], 114.3)])
+def test_four_heads_on_one_stage_or_two(last, makespan):  # NVIDIA/Megatron-LM#5318
+    loads = [0.1, *[1] * 13, *last]
+    run = interleaved(8, 2, 16, loads, [2 * load for load in loads])
+    assert run.makespan == pytest.approx(makespan, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("c", "steps"),
+    [
+        (0.02, [120.12, 112.18, 112.05, 119.67]),
+        (0.05, [124.8, 120.7, 128.25, 151.22]),
+        (0.1, [132.6, 134.9, 155.25, 203.82]),
+    ],
+)
+def test_how_many_chunks_where_every_op_pays_for_its_transfers(c, steps):  # NeMo/Speech#9482
+    runs = [interleaved(8, v, 32, 1 / v, 2 / v, overhead_ms=2 * c) for v in (1, 2, 4, 8)]
+    assert [run.makespan for run in runs] == pytest.approx(steps, abs=0.006)
+
+
+def test_full_recompute_turns_memory_round():  # sail-sg/zero-bubble-pipeline-parallelism#74
+    # Tenths: F keeps 1, I takes 9 more (the recomputed activation), W gives all of it back.
+    pipe = ps.Pipeline.from_costs(
+        1.0, input_grad=2.0, weight_grad=1.0, stages=4, stash_bytes=1, input_grad_frees_bytes=-9
+    )
+    assert list(ps.simulate(pipe, "zb_h1", 8).ranks.peak_stash_bytes) == [13, 22, 31, 40]
+    # Without recompute all stages peak at p.
+    pipe = ps.Pipeline.from_costs(
+        1.0, input_grad=1.0, weight_grad=1.0, stages=4, stash_bytes=10, input_grad_frees_bytes=0
+    )
+    assert list(ps.simulate(pipe, "zb_h1", 8).ranks.peak_stash_bytes) == [40, 40, 40, 40]
+
+
+def test_46_layers_in_a_v():  # sail-sg/zero-bubble-pipeline-parallelism#9
+    # With embedding and head as a layer each: 48 over 32 chunks is 1.5, over 16 it is 3.
+    ones = [1.0] * 48
+    profile = ps.LayerProfile(forward_ms=ones, input_grad_ms=ones, weight_grad_ms=ones)
+    with pytest.raises(ValueError, match="places 32 layers, but the profile has 48"):
+        profile.split([1] * 32)
+    pipe = profile.split([3] * 16, ranks=8, placement="v_shape")
+    assert ps.simulate(pipe, "zb_v", 16).span_bubble == pytest.approx(0, abs=1e-12)
+
+
+def test_a_v_has_its_own_owners():  # pytorch/torchtitan#774
+    assert ps.build_schedule("zb_v", 4, 8).placement.rank_of == (0, 1, 2, 3, 3, 2, 1, 0)
+
+
+def test_a_split_backward_that_recomputes_twice_is_slower():  # pytorch/torchtitan#773
+    assert step([1] * 8, [3] * 8, 32).makespan == 156
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=2.0, weight_grad=2.0, stages=8)
+    assert ps.simulate(pipe, "zb_h1", 32).makespan == 174
+
+
+def test_interleaved_with_receives_that_overlap():  # pytorch/pytorch#172668
+    orders = ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"]
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=4, ranks=2)
+    assert ps.simulate(pipe, ps.Schedule.from_orders(orders)).makespan == 15
 
 
 def test_rates_above_the_lower_bound_are_impossible():  # meta-pytorch/torchrec#4585

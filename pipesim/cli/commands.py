@@ -84,8 +84,7 @@ def compare(arguments: Namespace) -> None:
         faults = dict.fromkeys(f"run.schedule: {why}" for why in unfit.values())
         raise ConfigError(arguments.config, list(faults))
     microbatches = document["run"]["microbatches"]
-    # Ties stay in order; what runs forwards only is no rival of the others and comes last.
-    runs.sort(key=lambda r: (r.schedule.kinds == {Kind.F}, float(f"{_step(r, microbatches):.9g}")))
+    runs.sort(key=lambda result: _rank(result, microbatches))
     if arguments.gantt:
         _write_gantt(runs, arguments.gantt)
     if arguments.json:
@@ -98,7 +97,7 @@ def compare(arguments: Namespace) -> None:
     if alone and len(alone) < len(runs):
         print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")
     for name, why in unfit.items():
-        print(f"{name} does not fit: {why}")
+        print(f"{name} does not fit: {why.removeprefix(f'{name}: ').removeprefix(f'{name} ')}")
 
 
 def sweep(arguments: Namespace) -> None:
@@ -217,7 +216,7 @@ def _run_each(document: Document, path: str, names: list[str]) -> tuple[list[Run
                     progress=progress,
                 )
         except (ScheduleError, ValueError, DeadlockError) as error:
-            unfit[name] = str(error).splitlines()[0].removeprefix(f"{name}: ")
+            unfit[name] = str(error).splitlines()[0]
         else:
             runs.append(result)
     return runs, unfit
@@ -244,6 +243,16 @@ def _write_curves(table: "pd.DataFrame", axes: list[str], arguments: Namespace) 
 def _step(run: Run, microbatches: int) -> float:
     """Return the time that a batch takes [ms]; asynchronous schedules run several in one go."""
     return run.makespan * microbatches / run.schedule.microbatches
+
+
+def _rank(run: Run, microbatches: int) -> tuple[bool, float, int, float]:
+    """Return what runs are sorted by: the time of a batch, then memory.
+
+    What runs forwards only is no rival of the others and comes last.
+    """
+    held = max(run.ranks.peak_in_flight)
+    step = float(f"{_step(run, microbatches):.9g}")  # rounding makes no winner
+    return run.schedule.kinds == {Kind.F}, step, max(run.ranks.peak_stash_bytes), held
 
 
 def _comparison(runs: list[Run], microbatches: int) -> str:

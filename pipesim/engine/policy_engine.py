@@ -6,6 +6,7 @@ policy takes starts as soon as the op before it has ended and its inputs are the
 
 from bisect import insort
 from collections.abc import Generator
+from functools import partial
 
 import numpy as np
 import simpy
@@ -73,6 +74,7 @@ def run_policy(policy: Policy, pipe: Pipeline, microbatches: int) -> Schedule:
     chosen = np.concatenate([np.array(order, dtype=np.int64) for order in orders])
     return Schedule(
         name=policy.name,
+        remake=partial(run_policy, policy, microbatches=microbatches),
         placement=pipe.placement,
         microbatches=microbatches,
         stage=template.stage[chosen],

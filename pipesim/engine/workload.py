@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from pipesim.arrays import BoolArray, FloatArray, Int32Array
-from pipesim.components import COST_FIELDS
+from pipesim.components import missing_cost
 from pipesim.dataflow import consumers, local_inputs, producers, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
@@ -98,7 +98,7 @@ def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray
     """
     cost = pipe.cost_table(kind, schedule.microbatches)
     if cost is None:
-        raise ScheduleError(_missing_cost(schedule.name, kind))
+        raise ScheduleError(missing_cost(schedule.name, kind))
     speed, overhead = _devices(schedule, pipe)
     if schedule.slices > 1:
         cost = np.repeat(cost, schedule.slices, axis=1)
@@ -170,19 +170,4 @@ def _check_fit(schedule: Schedule, pipe: Pipeline) -> None:
             f"{schedule.name} is for {schedule.stages} stages on {schedule.ranks} ranks, "
             f"the pipeline has {len(pipe.stages)} on {pipe.ranks}"
         )
-    if pipe.microbatches not in (None, schedule.microbatches):
-        raise ScheduleError(
-            f"{schedule.name} has {schedule.microbatches} micro-batches, "
-            f"the costs are given for {pipe.microbatches}"
-        )
-
-
-def _missing_cost(name: str, kind: Kind) -> str:
-    if kind in (Kind.I, Kind.W):
-        return f"{name} splits the backward: give input_grad_ms and weight_grad_ms of every stage"
-    if kind == Kind.B:
-        return (
-            f"{name} runs backwards: give backward_ms, or input_grad_ms and weight_grad_ms, "
-            "of every stage"
-        )
-    return f"{name} needs {COST_FIELDS[kind]} of every stage"
+    pipe.check_microbatches(schedule.name, schedule.microbatches)

@@ -141,7 +141,7 @@ def _group_size(name: str, placement: Placement, m: int, group: int | None, grou
     if grouping == "pytorch":
         legal = m % max(1, m // p) == 0
         rule = "m is a multiple of max(1, m // p)"
-        near = [x for x in _around(m) if x % max(1, x // p) == 0]
+        near, sizes = [x for x in _around(m) if x % max(1, x // p) == 0], []
         size = m // max(1, m // p)
         if group is not None:
             raise ScheduleError(
@@ -152,15 +152,20 @@ def _group_size(name: str, placement: Placement, m: int, group: int | None, grou
         legal = p <= size <= m and (m % size == 0 or m % size >= p)
         rule = "p <= N <= m, and m mod N is 0 or at least p"
         near = [x for x in _around(m) if p <= size <= x and (x % size == 0 or x % size >= p)]
+        sizes = [n for n in _around(size) if p <= n <= m and (m % n == 0 or m % n >= p)]
     else:
         raise ValueError(f"grouping = {grouping!r} of {name} is neither 'megatron' nor 'pytorch'")
     if not legal:
-        nearest = " or ".join(map(str, sorted(near[:2]))) or "none near"
+        hints = {"Nearest legal m": near, "nearest legal N": sizes}
+        nearest = "; ".join(
+            f"{what}: {' or '.join(map(str, sorted(found[:2])))}"
+            for what, found in hints.items()
+            if found
+        )
+        other = "; grouping = 'pytorch' takes other m" if grouping == "megatron" else ""
         remainder = f", m mod N = {m % size}" if size else ""
         raise ScheduleError(
-            f"{name} needs {rule}; here p = {p}, N = {size}, m = {m}{remainder}. "
-            f"Nearest legal m: {nearest}"
-            + ("; grouping = 'pytorch' takes other m" if grouping == "megatron" else "")
+            f"{name} needs {rule}; here p = {p}, N = {size}, m = {m}{remainder}. {nearest}{other}"
         )
     return size
 

@@ -1,6 +1,8 @@
 """Building a schedule by its name, on the placement that it needs."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pipesim.checks import check_count
@@ -88,10 +90,12 @@ def build_schedule(
             f"{placement.stages} stages x {microbatches} micro-batches are more than "
             f"{MOST_PAIRS:,} pairs, which would not fit into memory"
         )
-    if family.by_cost:
-        options["pipeline"] = pipeline or _unit_costs(placement)
-    built = family.build(placement, microbatches, **options)
-    return replace(built, family=name)
+    if not family.by_cost:
+        return replace(family.build(placement, microbatches, **options), family=name)
+    pipeline = pipeline or _unit_costs(placement)
+    built = family.build(placement, microbatches, pipeline=pipeline, **options)
+    remake = partial(_remade, name, placement, microbatches, options)
+    return replace(built, family=name, remake=remake)
 
 
 def closed_form_bubble(schedule: Schedule) -> float | None:
@@ -118,6 +122,18 @@ def _placement_on(name: str, family: Family, pipe: Pipeline, chunks: int | None)
         return PLACEMENTS[family.placement](stages, ranks)
     except ValueError as error:
         raise ScheduleError(f"{name}: {error}") from None
+
+
+def _remade(
+    name: str,
+    placement: Placement,
+    microbatches: int,
+    options: Mapping[str, Any],
+    pipeline: Pipeline,
+) -> Schedule:
+    """Return a schedule that goes by the costs for other costs on the same stages and ranks."""
+    family = FAMILIES[name]
+    return replace(family.build(placement, microbatches, pipeline=pipeline, **options), family=name)
 
 
 def _check_chunks(name: str, family: Family, placement: Placement) -> None:

@@ -10,6 +10,7 @@ and its loss is on the first. Source: Qi et al., Zero Bubble Pipeline Parallelis
 PyTorch's ScheduleZBVZeroBubble.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from pipesim.ops import Kind
@@ -26,27 +27,31 @@ def zb_v(placement: Placement, microbatches: int) -> Schedule:
     Span bubble: 0 with F = I = W a chunk and m >= 2p-1; it is made for equal times, for others
     see `v_schedule`. Source: Qi et al. 2024.
     """
-    ranks = placement.ranks
-    # With fewer micro-batches it is the order for 2p-1 of them with the rest left out.
-    whole = max(2 * ranks - 1, microbatches)
 
     def order(rank: int) -> RankOps:
-        ops = _turns(ranks, rank, whole)
-        down, up = placement.stages_of(rank)
-        counts: dict[tuple[Kind, int], int] = {}
-        kept = []
-        for kind, chunk in ops:
-            number = counts.get((kind, chunk), 0)
-            counts[kind, chunk] = number + 1
-            if number < microbatches:
-                kept.append((up if chunk else down, kind, number))
-        return columns(kept)
+        counts: Counter[tuple[Kind, int]] = Counter()
+        ops = []
+        for kind, chunk in zb_v_turns(placement.ranks, rank, microbatches):
+            ops.append((placement.stages_of(rank)[chunk], kind, counts[kind, chunk]))
+            counts[kind, chunk] += 1
+        return columns(ops)
 
     return Schedule.from_rank_ops("zb_v", placement, microbatches, each_rank(placement, order))
 
 
+def zb_v_turns(ranks: int, rank: int, microbatches: int) -> Iterator[tuple[Kind, int]]:
+    """Yield kind and chunk of each op of a rank; micro-batches follow in order.
+
+    Fewer than 2p-1 micro-batches run as 2p-1 would, the absent ones left out.
+    """
+    counts: Counter[tuple[Kind, int]] = Counter()
+    for turn in _turns(ranks, rank, max(2 * ranks - 1, microbatches)):
+        counts[turn] += 1
+        if counts[turn] <= microbatches:
+            yield turn
+
+
 def _turns(ranks: int, rank: int, microbatches: int) -> Iterator[tuple[Kind, int]]:
-    """Yield kind and chunk of each op of a rank; micro-batches follow in order."""
     forward = [0, 0]  # forwards done of either chunk
 
     def run(kind: Kind, chunk: int) -> tuple[Kind, int]:

@@ -1,0 +1,59 @@
+"""What a schedule that goes by the costs sees of a pipeline."""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from pipesim.arrays import FloatArray
+from pipesim.components import missing_cost
+from pipesim.errors import ScheduleError
+from pipesim.ops import Kind
+from pipesim.pipeline import Pipeline
+from pipesim.placement import Placement
+
+
+class StageTimes(NamedTuple):
+    """How long things take [ms].
+
+    Parameters
+    ----------
+    forward, input_grad, weight_grad
+        Of an op, overhead included: arrays (stages, micro-batches).
+    hop
+        Of a message over each stage boundary, the slower of the two ways; array (stages-1,).
+    """
+
+    forward: FloatArray
+    input_grad: FloatArray
+    weight_grad: FloatArray
+    hop: FloatArray
+
+
+def split_backward_times(
+    name: str, pipe: Pipeline, placement: Placement, microbatches: int
+) -> StageTimes:
+    """Return the times of F, I and W on the stages of a pipeline under a placement.
+
+    Raises
+    ------
+    ScheduleError
+        If the pipeline lacks I and W, or has costs for another number of micro-batches.
+    """
+    pipe.check_microbatches(name, microbatches)
+    ranks = placement.table[0]
+    devices = [pipe.devices[rank] for rank in ranks]
+    speed = np.array([[device.speed] for device in devices])
+    overhead = np.array([[device.overhead_ms] for device in devices])
+    tables = []
+    for kind in (Kind.F, Kind.I, Kind.W):
+        cost = pipe.cost_table(kind, microbatches)
+        if cost is None:
+            raise ScheduleError(missing_cost(name, kind))
+        tables.append(cost / speed + overhead)
+    hops = []
+    for stage, (near, far) in zip(pipe.stages, pairwise(ranks.tolist()), strict=False):
+        ways = [] if near == far else [pipe.link(near, far), pipe.link(far, near)]
+        hops.append(max((w.wire_ms(stage.output_bytes) + w.latency_ms for w in ways), default=0.0))
+    forward, input_grad, weight_grad = tables
+    return StageTimes(forward, input_grad, weight_grad, np.array(hops, dtype=np.float64))

@@ -1,0 +1,111 @@
+"""The V family: two chunks a rank in a V, a split backward, and as little memory as one likes.
+
+    rank 0 | 0F0 0F1 0F2 .   .   .   .   7F0 7I0 7W0 .   .   7F1 7I1 7W1 ...  v_half with 4 micro-batches
+    rank 1 | .   1F0 1F1 .   .   .   6F0 1F2 .   6I0 6W0 6F1 .   .   1I0 ...
+    rank 2 | .   .   2F0 2F1 .   5F0 .   5F1 .   .   5I0 5W0 2F2 2I0 2W0 ...
+    rank 3 | .   .   .   3F0 4F0 3F1 4F1 .   .   .   .   4I0 3I0 4W0 3F2 ...
+
+Rank r holds stages r and 2p-1-r. What a micro-batch holds on a rank from its two forwards to its
+two weight gradients is longest on the first rank for the one chunk and on the last rank for the
+other, so that the V evens memory out. Source: Qi et al., Pipeline Parallelism with Controllable
+Memory, 2024; the rules of the search, for any costs, are in `v_search.py`.
+"""
+
+from pipesim.checks import check_count
+from pipesim.errors import ScheduleError
+from pipesim.ops import Kind
+from pipesim.pipeline import Pipeline
+from pipesim.placement import Placement
+from pipesim.schedule import Schedule
+from pipesim.schedules.rank_orders import columns
+from pipesim.schedules.stage_times import split_backward_times
+from pipesim.schedules.v_search import v_orders
+from pipesim.schedules.zero_bubble_search import OBJECTIVES
+
+
+def v_schedule(
+    placement: Placement,
+    microbatches: int,
+    *,
+    pipeline: Pipeline,
+    limit: int | None = None,
+    objective: str = "span",
+) -> Schedule:
+    """Return the best order found on a V in which no rank holds more than `limit` chunks.
+
+    Parameters
+    ----------
+    placement, microbatches
+        Two stages a rank, in a V.
+    pipeline
+        Whose costs to go by; of a stage whose micro-batches differ, their mean.
+    limit
+        Chunks that a rank may hold, each from its F to its W, at least 2; None: 2p, as much as
+        1F1B's first rank.
+    objective
+        "span", the longest time that a rank is in use (the cost of the papers), the makespan
+        deciding between equals; or "makespan".
+
+    Warm-up: as many forwards as the limit lets in. Memory: the limit.
+    Span bubble at F = I = W = 1 a chunk, p <= k <= 2p, m >= 2p: at most max(0, 3p-1-3k + max(3p,
+    p-1+2(1+ceil(k/2)))) with a limit of k; below p it grows with m, as ranks wait for memory.
+    Source: Qi et al., Controllable Memory, 2024.
+
+    Raises
+    ------
+    ScheduleError
+        If the pipeline lacks I and W, or the limit is below 2.
+    """
+    most = 2 * placement.ranks if limit is None else limit
+    return _searched("v_schedule", placement, microbatches, pipeline, most, objective)
+
+
+def v_half(
+    placement: Placement, microbatches: int, *, pipeline: Pipeline, objective: str = "span"
+) -> Schedule:
+    """Return V-Half: half the memory of 1F1B, p chunks a rank.
+
+    As `v_schedule` with a limit of p, or 4 with fewer than 4 ranks (2 with one), below which ranks
+    wait for memory all the time. Span bubble at F = I = W = 1 a chunk, p >= 4, m >= 2p: 3p-1, half
+    of that of 1F1B. Source: Qi et al., Controllable Memory, 2024.
+    """
+    most = _half(placement.ranks)
+    return _searched("v_half", placement, microbatches, pipeline, most, objective)
+
+
+def v_min(
+    placement: Placement, microbatches: int, *, pipeline: Pipeline, objective: str = "span"
+) -> Schedule:
+    """Return V-Min: about a third of the memory of 1F1B, 2 floor((p+4)/3) chunks a rank.
+
+    As `v_schedule` with that limit, or that of `v_half` where it is lower. Span bubble at
+    F = I = W = 1 a chunk, m >= 2p: about 4p. Source: Qi et al., Controllable Memory, 2024.
+    """
+    ranks = placement.ranks
+    most = min(_half(ranks), 2 * ((ranks + 4) // 3))
+    return _searched("v_min", placement, microbatches, pipeline, most, objective)
+
+
+def _half(ranks: int) -> int:
+    return max(ranks, min(4, 2 * ranks))
+
+
+def _searched(
+    name: str,
+    placement: Placement,
+    microbatches: int,
+    pipe: Pipeline,
+    limit: int,
+    objective: str,
+) -> Schedule:
+    if objective not in OBJECTIVES:
+        raise ScheduleError(f"{name}: objective {objective!r}; known: {', '.join(OBJECTIVES)}")
+    if check_count("limit", limit) < 2:
+        raise ScheduleError(
+            f"{name}: limit = {limit}, but rank 0 holds both chunks of a micro-batch at a time: "
+            "give at least 2"
+        )
+    times = split_backward_times(name, pipe, placement, microbatches)
+    found = v_orders(*times, microbatches, limit, objective)
+    orders = [columns((stage, Kind[kind], n) for kind, stage, n in order) for order in found]
+    return Schedule.from_rank_ops(name, placement, microbatches, orders)
