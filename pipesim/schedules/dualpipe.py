@@ -1,5 +1,10 @@
 """DualPipe: micro-batches from both ends, a forward overlapped with a backward in the middle.
 
+    rank 0 | 0F0     0F2     0F4     3F1     3I1     3W1     3F3     0F6&3B3 3F5&0B0 ...  dualpipe
+    rank 1 | .       1F0     2F1     1F2     2F3     1F4     2B1     2F5&1B0 1F6&2B3 ...
+    rank 2 | .       1F1     2F0     1F3     2F2     1F5     2B0     2F4&1B1 1F7&2B2 ...
+    rank 3 | 0F1     0F3     0F5     3F0     3I0     3W0     3F2     0F7&3B2 3F4&0B1 ...
+
 Rank r of p holds stage r for the one direction and a copy of stage p-1-r for the other. In the
 steady phase each step is a pair F&B, whose communication hides behind the other's compute. In
 DualPipeV the second pipeline is the second half of a V: two chunks a rank, and no copies.
