@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from pipesim.ops import Kind, Op, parse_op
     from pipesim.partitioning import min_max_split, partition
     from pipesim.pipeline import Pipeline
-    from pipesim.placement import Placement, linear_placement
+    from pipesim.placement import (
+        Placement,
+        bidirectional_placement,
+        linear_placement,
+        looped_placement,
+        v_placement,
+        wave_placement,
+    )
     from pipesim.run import Run, simulate
     from pipesim.schedule import Schedule
     from pipesim.schedules import build_schedule, schedule_names
@@ -56,12 +63,14 @@ _HOMES = {
     "Stage": "components",
     "backward_first": "schedules.policies",
     "best_split": "explain",
+    "bidirectional_placement": "placement",
     "bubble_formula": "slot_table",
     "bubble_fraction": "slot_table",
     "build_schedule": "schedules",
     "gpipe_forward_schedule": "slot_table",
     "ladder": "explain",
     "linear_placement": "placement",
+    "looped_placement": "placement",
     "min_max_split": "partitioning",
     "oldest_first": "schedules.policies",
     "parse_op": "ops",
@@ -72,6 +81,8 @@ _HOMES = {
     "simulate": "run",
     "simulate_config": "config",
     "sweep_config": "sweep",
+    "v_placement": "placement",
+    "wave_placement": "placement",
     "zero_bubble_greedy": "schedules.policies",
 }
 

@@ -128,3 +128,41 @@ def test_nouns_can_be_copied_and_sent_to_other_processes():
     assert again.pipeline == pipe == copy.deepcopy(pipe)
     assert again.schedule == run.schedule
     assert again.summary() == run.summary()
+
+
+def test_regrouping_merges_neighbours():
+    pipe = ps.Pipeline.from_costs(
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        input_grad=1.0,
+        weight_grad=[0.5] * 8,
+        ranks=4,
+        stash_bytes=10,
+        param_bytes=[1, 2, 3, 4, 5, 6, 7, 8],
+        output_bytes=[11, 12, 13, 14, 15, 16, 17, 18],
+        latency_ms=0.5,
+        names=list("abcdefgh"),
+    )
+    one = pipe.regroup(chunks=1)
+    assert [stage.forward_ms for stage in one.stages] == [3, 7, 11, 15]
+    assert [stage.input_grad_ms for stage in one.stages] == [2.0] * 4
+    assert [stage.stash_bytes for stage in one.stages] == [20] * 4
+    assert [stage.param_bytes for stage in one.stages] == [3, 7, 11, 15]
+    assert [stage.output_bytes for stage in one.stages] == [12, 14, 16, 18]  # what leaves
+    assert [stage.name for stage in one.stages] == ["a+b", "c+d", "e+f", "g+h"]
+    assert one.link(1, 2).latency_ms == 0.5
+    assert pipe.regroup(chunks=2).stages == pipe.stages
+    with pytest.raises(ValueError, match="8 stages cannot be merged to 12, 3 a rank"):
+        pipe.regroup(chunks=3)
+
+
+def test_placements_print_as_tables():
+    tables = {
+        ps.looped_placement(8, 4): "rank 0: stages 0, 4\nrank 1: stages 1, 5\n",
+        ps.v_placement(8, 4): "rank 0: stages 0, 7\nrank 1: stages 1, 6\nrank 2: stages 2, 5\n",
+        ps.wave_placement(16, 4): "rank 0: stages 0, 7, 8, 15\nrank 1: stages 1, 6, 9, 14\n",
+        ps.bidirectional_placement(4, 4): "rank 0: stages 0, 3'\nrank 1: stages 1, 2'\n",
+    }
+    for placement, table in tables.items():
+        assert table in str(placement)
+    both = ps.bidirectional_placement(4, 4)
+    assert both.table.tolist() == [[0, 1, 2, 3], [3, 2, 1, 0]]

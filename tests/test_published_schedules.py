@@ -212,6 +212,21 @@ def test_zero_bubble_table_5(case):
     assert interleaved > published["1f1b_interleaved"]
 
 
+MEASURED = json.loads((Path(__file__).parent / "data" / "zero_bubble_measured.json").read_text())
+
+
+@pytest.mark.parametrize("case", MEASURED, ids=[case["id"] for case in MEASURED])
+def test_measured_speedups_of_zero_bubble(case):
+    # Samples a second on A100, Tables 4 and 12 (m <= p), with the profiled costs of that model.
+    costs = next(other for other in TABLE_5 if other["id"] == case["costs_of"])
+    pipe = pipeline(costs, case["p"])
+    fused = ps.simulate(pipe, "1f1b", case["m"]).rank_times.span.max()
+    for name, tolerance in case["tolerance"].items():
+        speedup = fused / ps.simulate(pipe, name, case["m"]).rank_times.span.max()
+        measured = case["samples"][name] / case["samples"]["1f1b"]
+        assert speedup == pytest.approx(measured, rel=tolerance)
+
+
 # What the paper's planner held: stash 34h + 5as a token, of which W needs 32h.
 @pytest.mark.parametrize(("name", "times"), [("zb_1p", 1), ("zb_2p", 2)])
 def test_the_memory_limit_is_kept_in_bytes(name, times):
