@@ -343,7 +343,7 @@ def test_a_sweep_as_json_has_full_precision_and_no_nan(capsys, sweep_config):
     ],
 )
 def test_values_on_the_command_line(text, value):
-    from pipesim.cli.commands import parse_value
+    from pipesim.cli.assignments import parse_value
 
     assert parse_value(text) == value
     assert type(parse_value(text)) is type(value)

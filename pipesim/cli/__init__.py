@@ -19,10 +19,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         from pipesim.cli import commands
+        from pipesim.cli.compare import compare
 
         command = {
             "run": commands.run,
-            "compare": commands.compare,
+            "compare": compare,
             "sweep": commands.sweep,
             "schedules": commands.schedules,
         }[arguments.command]

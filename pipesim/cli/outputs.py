@@ -1,10 +1,15 @@
-"""Files that commands write, and the progress they show."""
+"""What commands write and print, and the progress they show."""
 
+import json
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pipesim.run import Run
 
 
 def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
@@ -29,6 +34,24 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
         folder = folder.parent
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         raise ValueError(f"{flag} {path}: nothing can be written into {folder}")
+
+
+def to_json(value: Any) -> str:
+    """Return plain values as JSON, numbers in full precision, and never NaN."""
+    return json.dumps(value, indent=2, allow_nan=False)
+
+
+def write_gantt(runs: "Run | list[Run]", path: str) -> None:
+    """Write the Gantt chart of a run, or those of several under each other."""
+    from pipesim.plot import gantt, save
+
+    save(gantt(runs), path)
+    tell(path)
+
+
+def tell(path: str) -> None:
+    """Say on standard error that a file was written."""
+    print(f"wrote {path}", file=sys.stderr)
 
 
 class ProgressBar:

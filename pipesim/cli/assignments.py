@@ -1,0 +1,43 @@
+"""What is typed on the command line as KEY=VALUE."""
+
+import json
+from typing import Any
+
+TEXT_KEYS = ("title", "source", "run.schedule", "layers.file")  # taken as they are typed
+
+
+def parse_value(text: str) -> Any:
+    """Return what a value on the command line means: JSON, a list with commas, or a text.
+
+    Examples
+    --------
+    >>> parse_value("1,1,2.5"), parse_value("1f1b"), parse_value("4"), parse_value('{"a.b": [1]}')
+    ([1, 1, 2.5], '1f1b', 4, {'a.b': [1]})
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        pass
+    if "," in text and not text.lstrip().startswith(("[", "{", '"')):
+        return [parse_value(part) for part in text.split(",")]
+    for number in (int, float):  # what JSON does not take for one: 010, .5, 1., nan
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Return the key and the value of a text such as `run.microbatches=8`.
+
+    Raises
+    ------
+    ValueError
+        If there is no `=` in it.
+    """
+    key, sign, value = text.partition("=")
+    key = key.strip()
+    if not sign or not key:
+        raise ValueError(f"{text!r} is no assignment; write KEY=VALUE")
+    return key, value if key in TEXT_KEYS else parse_value(value)

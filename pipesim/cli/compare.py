@@ -1,0 +1,137 @@
+"""The command `pipesim compare`: several schedules on the stages of one config."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from pipesim.cli.assignments import assignment
+from pipesim.cli.outputs import ProgressBar, check_output, to_json, write_gantt
+from pipesim.config import override, parse_pipeline
+from pipesim.errors import ConfigError, DeadlockError, ScheduleError
+from pipesim.io.config_file import Document, read_document
+from pipesim.io.files import FIGURE_ENDINGS
+from pipesim.ops import Kind
+from pipesim.pipeline import Pipeline
+from pipesim.run import Run, simulate
+from pipesim.schedules import FAMILIES, Family
+from pipesim.text_table import text_table
+
+
+def compare(arguments: Namespace) -> None:
+    """Run several schedules on the stages of one config and print them, fastest first."""
+    check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
+    overrides = dict(map(assignment, arguments.set))
+    names = [name.strip() for name in arguments.schedules.split(",")]
+    if names == ["all"]:
+        names = list(FAMILIES)
+    for name in names:
+        if name not in FAMILIES:
+            known = ", ".join(FAMILIES)
+            raise ScheduleError(f"--schedules: unknown schedule {name!r}; known: {known}")
+    document = override(read_document(arguments.config), arguments.config, overrides)
+    if isinstance(document.get("run"), dict):
+        document["run"].setdefault("schedule", names[0])
+    runs, unfit = _run_each(document, arguments.config, names)
+    if not runs:
+        faults = dict.fromkeys(f"run.schedule: {why}" for why in unfit.values())
+        raise ConfigError(arguments.config, list(faults))
+    microbatches = document["run"]["microbatches"]
+    runs.sort(key=lambda result: _rank(result, microbatches))
+    if arguments.gantt:
+        write_gantt(runs, arguments.gantt)
+    if arguments.json:
+        does_not_fit = [{"schedule": name, "reason": why} for name, why in unfit.items()]
+        rows = [result.summary() for result in runs]
+        print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
+        return
+    print(_comparison(runs, microbatches))
+    alone = [r.schedule.name for r in runs if r.schedule.kinds == {Kind.F}]
+    if alone and len(alone) < len(runs):
+        print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")
+    for name, why in unfit.items():
+        print(f"{name} does not fit: {why.removeprefix(f'{name}: ').removeprefix(f'{name} ')}")
+
+
+def _run_each(document: Document, path: str, names: list[str]) -> tuple[list[Run], dict[str, str]]:
+    """Return the runs of the schedules that fit a config, and why the others do not.
+
+    Where a schedule takes fewer stages a rank than the config has, neighbouring ones are merged.
+    Of the options in the config each gets those that it has.
+    """
+    sections, pipe = parse_pipeline(document, path, Path(path).parent, names)
+    runs, unfit = [], {}
+    for name in names:
+        own = FAMILIES[name].options
+        try:
+            with ProgressBar("op") as progress:
+                result = simulate(
+                    _regrouped(pipe, FAMILIES[name]),
+                    name,
+                    sections.run.microbatches,
+                    queue_capacity=sections.run.queue_capacity,
+                    options={k: v for k, v in sections.run.options.items() if k in own},
+                    progress=progress,
+                )
+        except (ScheduleError, ValueError, DeadlockError) as error:
+            unfit[name] = str(error).splitlines()[0]
+        else:
+            runs.append(result)
+    return runs, unfit
+
+
+def _regrouped(pipe: Pipeline, family: Family) -> Pipeline:
+    chunks = family.chunks
+    if chunks is None or len(pipe.stages) % (pipe.ranks * chunks):
+        return pipe
+    return pipe.regroup(chunks)
+
+
+def _step(run: Run, microbatches: int) -> float:
+    """Return the time that a batch takes [ms]; asynchronous schedules run several in one go."""
+    return run.makespan * microbatches / run.schedule.microbatches
+
+
+def _rank(run: Run, microbatches: int) -> tuple[bool, float, int, float]:
+    """Return what runs are sorted by: the time of a batch, then memory.
+
+    What runs forwards only is no rival of the others and comes last.
+    """
+    step = float(f"{_step(run, microbatches):.9g}")  # rounding makes no winner
+    return run.schedule.kinds == {Kind.F}, step, max(run.ranks.peak_stash_bytes), _held(run)
+
+
+def _comparison(runs: list[Run], microbatches: int) -> str:
+    steps = [_step(r, microbatches) for r in runs]
+    stash = [max(r.ranks.peak_stash_bytes) for r in runs]
+    columns = {
+        "schedule": [r.schedule.name for r in runs],
+        "stages": [str(r.schedule.stages) for r in runs],
+        "step ms": [f"{step:.2f}" for step in steps],
+        "": [f"{step / steps[0] - 1:+.2%}" if steps[0] else "-" for step in steps],
+        "inflation": ["-" if r.inflation is None else f"{r.inflation:.4f}" for r in runs],
+        "bubble": [f"{r.bubble_fraction:.2%}" for r in runs],
+        "span bubble": ["-" if r.span_bubble is None else f"{r.span_bubble:.2%}" for r in runs],
+        "closed form": ["-" if r.closed_form is None else f"{r.closed_form:.2%}" for r in runs],
+        "lower bound": [f"{r.lower_bound:.2f}" for r in runs],
+        "held": [f"{_held(r):.4g}" for r in runs],
+        "stash GB": [f"{size / 1e9:.2f}" for size in stash],
+    }
+    if not any(stash):
+        del columns["stash GB"]
+    if len(set(columns["stages"])) == 1:
+        del columns["stages"]
+    note = (
+        "held: micro-batches in flight at most, on the rank that holds the most "
+        "(chunks and slices of them as parts)"
+    )
+    several = [r.schedule.name for r in runs if r.schedule.microbatches != microbatches]
+    if several:
+        note += f"\n{', '.join(several)}: step and lower bound of one and of all batches"
+    return f"{runs[0].pipeline.title}\n{text_table(columns, left=('schedule',))}\n{note}"
+
+
+def _held(run: Run) -> float:
+    """Return the most that a rank holds, in micro-batches of all its stages."""
+    schedule = run.schedule
+    copies = schedule.placement.directions
+    parts = schedule.stages // schedule.ranks * schedule.slices
+    return max(schedule.peak_in_flight()) / (parts if copies == 1 else 1)
