@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from pipesim.arrays import FloatArray
 from pipesim.checks import check_count
 from pipesim.engine.policy_engine import run_policy
 from pipesim.engine.simpy_engine import run_simpy
@@ -19,7 +20,12 @@ from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.progress import Progress
 from pipesim.schedule import Schedule
-from pipesim.schedules import build_schedule, closed_form_bubble
+from pipesim.schedules import (
+    build_schedule,
+    check_options,
+    closed_form_bubble,
+    schedule_names,
+)
 from pipesim.schedules.policies import Policy
 from pipesim.trace import Spans, span_table
 
@@ -258,8 +264,8 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
 
     Every op takes the mean of what its kind takes over all stages and micro-batches.
     """
-    devices = [pipe.devices[rank] for rank in schedule.placement.rank_of]
-    speed = np.array([[device.speed] for device in devices])
+    speed = np.array([device.speed for device in pipe.devices])[schedule.rank_table]
+    overhead = np.array([device.overhead_ms for device in pipe.devices])[schedule.rank_table]
     mean = {}
     for kind in (Kind.F, Kind.I, Kind.W, Kind.B):
         if kind == Kind.B and Kind.I in mean:
@@ -274,9 +280,23 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
         weight_grad=mean.get(Kind.W),
         stages=schedule.stages,
         placement=schedule.placement,
-        overhead_ms=float(np.mean([device.overhead_ms for device in devices])),
+        overhead_ms=float(overhead.mean()),
+        overlap_ms=_mean_overlap(pipe, speed, mean),
+        overlap_factor=pipe.overlap_factor,
         stash_bytes=round(np.mean([stage.stash_bytes for stage in pipe.stages])),
         input_grad_frees_bytes=round(np.mean([s.input_grad_frees_bytes for s in pipe.stages])),
+    )
+
+
+def _mean_overlap(pipe: Pipeline, speed: FloatArray, mean: Mapping[Kind, float]) -> float | None:
+    """Return the mean time of an overlapped pair; None if no stage says how long one takes."""
+    if all(stage.overlap_ms is None for stage in pipe.stages):
+        return None
+    alone = mean[Kind.F] + mean.get(Kind.B, mean.get(Kind.I, 0.0) + mean.get(Kind.W, 0.0))
+    by_factor = pipe.overlap_factor * alone
+    own = np.array([np.nan if s.overlap_ms is None else s.overlap_ms for s in pipe.stages])
+    return float(
+        np.where(np.isnan(own)[:, np.newaxis], by_factor, own[:, np.newaxis] / speed).mean()
     )
 
 
@@ -311,6 +331,8 @@ def resolve_schedule(
     if not callable(schedule) and not isinstance(schedule, str):
         raise TypeError(f"{schedule!r} is no schedule: give a name, a Schedule or a function")
     if isinstance(schedule, str):
+        if schedule in schedule_names():  # or else the builder complains of the name
+            check_options(schedule, options)
         return build_schedule(schedule, microbatches=microbatches, pipeline=pipe, **options)
     built = schedule(pipe.placement, check_count("microbatches", microbatches), **options)
     if not isinstance(built, Schedule):

@@ -428,3 +428,26 @@ def test_compare_merges_stages_where_a_schedule_takes_fewer(capsys, tmp_path):
     runs = json.loads(capsys.readouterr().out)["runs"]
     stages = {run["schedule"]: run["stages"] for run in runs}
     assert stages == {"1f1b": 4, "interleaved": 8, "dualpipe_v": 8}
+
+
+def test_compare_tells_the_step_of_one_batch(capsys):
+    arguments = ["compare", STRAGGLER, "--schedules", "1f1b,pipedream"]
+    assert main([*arguments, "--json"]) == 0
+    runs = {run["schedule"]: run for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert runs["1f1b"]["step_ms"] == runs["1f1b"]["makespan_ms"]
+    assert runs["pipedream"]["step_ms"] == runs["pipedream"]["makespan_ms"] / 2
+    assert main(arguments) == 0
+    (row,) = [r.split() for r in capsys.readouterr().out.splitlines() if r.startswith("pipedream ")]
+    assert float(row[1]) >= float(row[-2])  # not below its bound
+
+
+def test_compare_says_which_op_hangs(capsys, tmp_path):
+    config = tmp_path / "chunks.toml"
+    config.write_text(
+        "[run]\nmicrobatches = 8\nqueue_capacity = 1\n[devices]\nranks = 4\n"
+        "[stages]\ncount = 8\nforward_ms = 1\nbackward_ms = 2\n"
+    )
+    assert main(["compare", str(config), "--schedules", "1f1b,looped_bfs"]) == 0
+    assert "looped_bfs does not fit: hangs with queue_capacity = 1: rank 0 at" in (
+        capsys.readouterr().out
+    )

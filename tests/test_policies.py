@@ -81,3 +81,15 @@ def test_a_policy_that_always_waits_is_told():
         ps.simulate(pipe, ps.backward_first(2), 2, options={"a": 1})
     with pytest.raises(ValueError, match="most_in_flight = 0"):
         ps.backward_first(0)
+
+
+def test_a_policy_must_choose_what_is_ready():
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=2)
+    with pytest.raises(ps.ScheduleError, match="policy 'odd' chose 5 on rank 0 at 0 ms"):
+        ps.simulate(pipe, ps.Policy("odd", lambda ready, state: 5), 2)
+
+
+def test_policies_run_in_one_direction():
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=2, placement="bidirectional")
+    with pytest.raises(ps.ScheduleError, match="runs in one direction"):
+        ps.simulate(pipe, ps.backward_first(2), 2)

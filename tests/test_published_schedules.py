@@ -264,3 +264,12 @@ def test_v_min_has_a_third_of_the_memory(p):
     run = ps.simulate(pipe, "v_min", 2 * p)
     assert max(run.ranks.peak_in_flight) <= 2 * ((p + 4) // 3)
     assert run.rank_times.span.max() - 12 * p <= 4 * p
+
+
+@pytest.mark.parametrize("p", range(3, 10))
+def test_v_half_has_half_the_memory_and_half_the_bubble_of_1f1b(p):
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0, stages=2 * p, ranks=p)
+    for m in (2 * p, 4 * p):  # and it does not grow with m
+        run = ps.simulate(pipe, "v_half", m)
+        assert max(run.ranks.peak_in_flight) <= p + p % 2
+        assert run.rank_times.span.max() - 6 * m <= 3 * p - 1

@@ -88,8 +88,27 @@ def test_gpipe_backwards_go_last_in_first_out_or_as_pytorch_does():
         ),
         (lambda: ps.build_schedule("interleaved", 4, 3), "N = 4, m = 3.*Nearest legal m: 4 or 8"),
         (lambda: ps.build_schedule("interleaved", 4, 8, group=3), "nearest legal N: 4 or 8"),
-        (lambda: ps.build_schedule("dualpipe", 4, 7), "even m of at least 2p.*legal m: 8"),
-        (lambda: ps.build_schedule("dualpipe", 3, 8), "dualpipe needs an even p; here p = 3"),
+        (lambda: ps.build_schedule("dualpipe", 4, 7), "even m of at least 2p.*legal m: 8$"),
+        (lambda: ps.build_schedule("dualpipe", 4, 11), "even m of at least 2p.*legal m: 10 or 12"),
+        (
+            lambda: ps.build_schedule("dualpipe", 3, 8),
+            "even p; here p = 3. Nearest legal p: 2 or 4",
+        ),
+        (lambda: ps.build_schedule("interleaved", 4, 4, chunks=0), "chunks = 0"),
+        (
+            lambda: ps.build_schedule(
+                "interleaved", microbatches=4, placement=ps.looped_placement(8, 4), chunks=3
+            ),
+            "interleaved needs 3 stages a rank, the pipeline has 8 stages on 4 ranks",
+        ),
+        (
+            lambda: ps.build_schedule("seq1f1b", 3, 2, slices=10**9),
+            "6,000,000,000 forwards .* would not fit into memory",
+        ),
+        (
+            lambda: ps.build_schedule("pipedream", 3, 2, batches=10**9),
+            "6,000,000,000 forwards .* would not fit into memory",
+        ),
         (lambda: ps.build_schedule("chimera", 3, 4), "even p; here p = 3. Nearest legal p: 2 or 4"),
         (lambda: ps.build_schedule("hanayo", 4, 4, chunks=3), "needs a multiple of two stages"),
         (lambda: ps.build_schedule("zb_auto", 2, 4, limit=0.5), "limit of stage 0 is 0.5"),
@@ -227,3 +246,63 @@ def test_what_goes_by_the_costs_is_made_anew_for_others():
     assert run.equal_stages.schedule == made  # what inflation compares with
     assert run.order() == schedule
     assert run.order().made_for(equal) == schedule  # frozen
+
+
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [
+        ("chimera", ps.linear_placement(4)),
+        ("chimera", ps.Placement("mine", (1, 0, 3, 2))),
+        ("dualpipe", ps.linear_placement(4)),
+        ("interleaved", ps.v_placement(8, 4)),
+        ("interleaved", ps.Placement("mine", (0, 0, 1, 1, 2, 2, 3, 3))),
+        ("looped_bfs", ps.wave_placement(8, 4)),
+        ("looped_bfs", ps.Placement("mine", (0, 0, 0, 1, 2, 3))),
+        ("zb_v", ps.looped_placement(8, 4)),
+        ("v_half", ps.looped_placement(8, 4)),
+        ("hanayo", ps.looped_placement(8, 4)),
+        ("1f1b", ps.bidirectional_placement(4, 4)),
+    ],
+)
+def test_a_placement_of_another_kind_is_refused(name, placement):
+    message = f"{name} needs the {FAMILIES[name].placement} placement, not the {placement.name} one"
+    with pytest.raises(ps.ScheduleError, match=message):
+        ps.build_schedule(name, microbatches=8, placement=placement)
+
+
+def test_schedules_with_one_stage_a_rank_take_any_order_of_the_ranks():
+    placement = ps.Placement("mine", (1, 0, 3, 2))
+    for name in ("1f1b", "zb_h1", "zb_1p", "seq1f1b", "pipedream"):
+        assert ps.build_schedule(name, microbatches=4, placement=placement).placement == placement
+
+
+@pytest.mark.parametrize("option", ["name", "pipeline", "placement", "ranks", "microbatches", 1])
+def test_options_are_never_taken_for_something_else(option):
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=2)
+    with pytest.raises(ps.ScheduleError, match=f"1f1b has no option '{option}'"):
+        ps.simulate(pipe, "1f1b", 2, options={option: 1})
+
+
+@pytest.mark.parametrize("name", ps.schedule_names())
+def test_equal_stages_have_an_inflation_of_one(name):
+    p, m = 4, 8
+    chunks = FAMILIES[name].chunks or 2
+    pipe = ps.Pipeline.from_costs(
+        1.0, input_grad=1.0, weight_grad=0.7, stages=p * chunks, ranks=p, overlap_factor=0.6
+    )
+    assert ps.simulate(pipe, name, m).inflation == pytest.approx(1.0, rel=1e-12)
+
+
+def test_equal_stages_carry_the_same_work_in_both_directions():
+    costs = [1.0, 1.0, 1.0, 9.0]
+    for name in ("chimera", "dualpipe"):
+        for options in ({}, {"overlap_ms": [4.0, 4.0, 4.0, 20.0]}):
+            pipe = ps.Pipeline.from_costs(
+                costs, input_grad=costs, weight_grad=1.0, speed=[1, 2, 3, 9], **options
+            )
+            run = ps.simulate(pipe, name, 8)
+            busy = run.ranks.busy.sum(), run.equal_stages.ranks.busy.sum()
+            if name == "chimera":
+                assert busy[0] == pytest.approx(busy[1], rel=1e-12)
+            else:
+                assert busy[0] == pytest.approx(busy[1], rel=0.1)  # pairs are not all of all stages

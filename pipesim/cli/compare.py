@@ -25,7 +25,7 @@ def compare(arguments: Namespace) -> None:
         names = list(FAMILIES)
     for name in names:
         if name not in FAMILIES:
-            known = ", ".join(FAMILIES)
+            known = ", ".join(("all", *FAMILIES))
             raise ScheduleError(f"--schedules: unknown schedule {name!r}; known: {known}")
     document = override(read_document(arguments.config), arguments.config, overrides)
     if isinstance(document.get("run"), dict):
@@ -40,7 +40,7 @@ def compare(arguments: Namespace) -> None:
         write_gantt(runs, arguments.gantt)
     if arguments.json:
         does_not_fit = [{"schedule": name, "reason": why} for name, why in unfit.items()]
-        rows = [result.summary() for result in runs]
+        rows = [{**r.summary(), "step_ms": _step(r, microbatches)} for r in runs]
         print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
         return
     print(_comparison(runs, microbatches))
@@ -71,7 +71,10 @@ def _run_each(document: Document, path: str, names: list[str]) -> tuple[list[Run
                     options={k: v for k, v in sections.run.options.items() if k in own},
                     progress=progress,
                 )
-        except (ScheduleError, ValueError, DeadlockError) as error:
+        except DeadlockError as error:
+            hang = str(error).splitlines()[1].strip()
+            unfit[name] = f"hangs with queue_capacity = {sections.run.queue_capacity}: {hang}"
+        except (ScheduleError, ValueError) as error:
             unfit[name] = str(error).splitlines()[0]
         else:
             runs.append(result)
@@ -100,6 +103,7 @@ def _rank(run: Run, microbatches: int) -> tuple[bool, float, int, float]:
 
 
 def _comparison(runs: list[Run], microbatches: int) -> str:
+    bounds = [r.lower_bound * microbatches / r.schedule.microbatches for r in runs]
     steps = [_step(r, microbatches) for r in runs]
     stash = [max(r.ranks.peak_stash_bytes) for r in runs]
     columns = {
@@ -111,7 +115,7 @@ def _comparison(runs: list[Run], microbatches: int) -> str:
         "bubble": [f"{r.bubble_fraction:.2%}" for r in runs],
         "span bubble": ["-" if r.span_bubble is None else f"{r.span_bubble:.2%}" for r in runs],
         "closed form": ["-" if r.closed_form is None else f"{r.closed_form:.2%}" for r in runs],
-        "lower bound": [f"{r.lower_bound:.2f}" for r in runs],
+        "lower bound": [f"{bound:.2f}" for bound in bounds],
         "held": [f"{_held(r):.4g}" for r in runs],
         "stash GB": [f"{size / 1e9:.2f}" for size in stash],
     }
@@ -125,7 +129,9 @@ def _comparison(runs: list[Run], microbatches: int) -> str:
     )
     several = [r.schedule.name for r in runs if r.schedule.microbatches != microbatches]
     if several:
-        note += f"\n{', '.join(several)}: step and lower bound of one and of all batches"
+        note += (
+            f"\n{', '.join(several)}: several batches without flush; step and bound are a batch's"
+        )
     return f"{runs[0].pipeline.title}\n{text_table(columns, left=('schedule',))}\n{note}"
 
 

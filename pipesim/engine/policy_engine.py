@@ -16,7 +16,7 @@ from pipesim.dataflow import closes
 from pipesim.engine.channels import Handover, Wire
 from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import Workload, bind
-from pipesim.errors import DeadlockError
+from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
@@ -48,9 +48,13 @@ def run_policy(policy: Policy, pipe: Pipeline, microbatches: int) -> Schedule:
 
     Raises
     ------
+    ScheduleError
+        If the policy chooses what is not ready, or the placement is bidirectional.
     DeadlockError
         If the policy lets every rank wait although ops are left.
     """
+    if pipe.placement.directions > 1:
+        raise ScheduleError(f"policy {policy.name!r} runs in one direction, not bidirectionally")
     template = _all_ops(policy, pipe, microbatches)
     workload = bind(template, pipe)
     env = simpy.Environment()
@@ -110,6 +114,11 @@ def _decide(
             desk.bell = env.event()
             yield desk.bell
             continue
+        if choice not in ready:
+            raise ScheduleError(
+                f"policy {policy.name!r} chose {choice!s} on rank {rank} at {env.now:g} ms, "
+                f"which is not among the ready ops: {' '.join(map(str, ready))}"
+            )
         _, _, op = desk.ready.pop(ready.index(choice))
         order.append(op)
         if choice.kind == Kind.F:

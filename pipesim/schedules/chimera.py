@@ -13,23 +13,27 @@ p F + (p/2-1) B, of which at most p forwards are work, and after its last backwa
 follow. (With more memory 3m+3(p/2-1) can be reached at B = 2F.)
 """
 
-from collections.abc import Callable
-
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind, Op
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
-from pipesim.schedules.list_scheduling import Outcome, best_of, list_schedule
+from pipesim.schedules.list_scheduling import (
+    HALVES,
+    Outcome,
+    best_of,
+    list_schedule,
+    turning_at,
+)
 from pipesim.schedules.rank_orders import columns
-
-HALVES = {Kind.F: 1, Kind.B: 2}  # the order is made for B = 2F; it is legal for any costs
 
 
 def chimera(placement: Placement, microbatches: int) -> Schedule:
     """Return Chimera: the first half of the micro-batches flows down the ranks, the other up.
 
-    Needs an even p. Warm-up: varies by rank. Memory: at most p micro-batches on a rank, p/2+1 at
-    the ends if m = p, and parameters twice. Bubble with equal stages, B >= F, m a multiple of p:
+    What it is for: half the fill of one pipeline, and memory that is even over the ranks.
+    Needs an even p. Warm-up: p on every rank from m = 2p on, with m = p from p at the middle
+    ranks down to p/2+1 at the ends. Memory: at most p micro-batches on a rank, and parameters
+    twice. Bubble with equal stages, B >= F, m a multiple of p:
     (p-2)B / (m(F+B)+(p-2)B), that is (p-2)/(2m+p-2) at F = B and (p-2)/(3m/2+p-2) at B = 2F.
     Source: Li and Hoefler, Chimera, 2021.
 
@@ -87,15 +91,3 @@ def _run(
             directions[op.microbatch],
         ),
     )
-
-
-def turning_at(last: int) -> Callable[[Op], Op | None]:
-    """Return what follows an op: F of the next stage, at the last one B, then B down to stage 0."""
-
-    def after(op: Op) -> Op | None:
-        if op.kind == Kind.F:
-            turn = op.stage == last
-            return op._replace(kind=Kind.B) if turn else op._replace(stage=op.stage + 1)
-        return op._replace(stage=op.stage - 1) if op.stage else None
-
-    return after

@@ -35,9 +35,11 @@ Turn = tuple[Kind, int, int]  # kind, which of the two pipelines, number of its 
 def dualpipe(placement: Placement, microbatches: int) -> Schedule:
     """Return DualPipe on p ranks, m micro-batches of both directions together.
 
-    Needs an even p, and an even m of at least 2p. Warm-up: phases 1 to 3 above. Memory: p+1
-    micro-batches on every rank, and parameters twice. Bubble, time on every rank, where
-    F = I >= W: (p/2-1)(F&B + B - 3W). Source: DeepSeek-AI 2024.
+    What it is for: communication hidden behind compute, and half the fill of one pipeline.
+    Needs an even p, and an even m of at least 2p. Warm-up: phases 1 and 2 above, p forwards on
+    the outer ranks, p+1 on the two in the middle. Memory: p+1 micro-batches on every rank, and
+    parameters twice. Bubble, time on every rank, where F = I >= W and F&B = F + B:
+    (p/2-1)(F&B + B - 3W). Source: DeepSeek-AI 2024.
 
     Raises
     ------
@@ -46,9 +48,11 @@ def dualpipe(placement: Placement, microbatches: int) -> Schedule:
     """
     ranks, half = placement.ranks, placement.ranks // 2
     if ranks % 2:
-        raise ScheduleError(f"dualpipe needs an even p; here p = {ranks}")
+        near = f"{ranks - 1} or {ranks + 1}" if ranks > 1 else "2"
+        raise ScheduleError(f"dualpipe needs an even p; here p = {ranks}. Nearest legal p: {near}")
     if microbatches % 2 or microbatches < 2 * ranks:
-        nearest = max(2 * ranks, microbatches + microbatches % 2)
+        around = (microbatches - microbatches % 2, microbatches + microbatches % 2)
+        nearest = " or ".join(map(str, sorted({max(2 * ranks, m) for m in around})))
         raise ScheduleError(
             f"dualpipe needs an even m of at least 2p; here p = {ranks}, m = {microbatches}. "
             f"Nearest legal m: {nearest}"

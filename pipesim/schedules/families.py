@@ -41,7 +41,7 @@ class Family:
     backward
         Which ops its backward is made of: "none", "B", "I, W" or "B, I, W".
     warm_up, peak
-        Forwards before the first backward, and micro-batches held, on rank r; as text.
+        Forwards before the steady state, and micro-batches held, on rank r; as text.
     formula
         Bubble fraction with equal stages and no transfers, with its range; as text.
     bubble
@@ -139,8 +139,8 @@ FAMILIES: dict[str, Family] = {
         summary="1F1B over v chunks a rank",
         placement="looped",
         chunks=None,
-        warm_up="2(p-1-r)+(v-1)N chunks",
-        peak="2(p-1-r)+(v-1)N+1 chunks",
+        warm_up="min(m v, 2(p-1-r)+(v-1)N) chunks",
+        peak="min(m v, 2(p-1-r)+(v-1)N+1) chunks",
         formula="(p-1)/(m v+p-1)",
         bubble=_interleaved,
         source="Narayanan et al. 2021",
@@ -152,7 +152,7 @@ FAMILIES: dict[str, Family] = {
         chunks=None,
         backward="I, W",
         warm_up="p-1-r+(v-1)N chunks",
-        peak="p+(v-1)N chunks",
+        peak="min(m v, p+(v-1)N) chunks",
         formula="-",
         source="PyTorch; Qi et al. 2024",
     ),
@@ -245,7 +245,7 @@ FAMILIES: dict[str, Family] = {
         chunks=2,
         backward="I, W",
         warm_up="by cost",
-        peak="p chunks, p >= 4",
+        peak="p chunks, p+1 if p is odd",
         formula="span 3p-1 slots at F=I=W",
         source="Qi et al. 2024, Controllable Memory",
         by_cost=True,
@@ -267,7 +267,7 @@ FAMILIES: dict[str, Family] = {
         summary="from both ends, forwards overlap backwards",
         placement="bidirectional",
         backward="B, I, W",
-        warm_up="p+1",
+        warm_up="p or p+1",
         peak="p+1, weights x 2",
         formula="time (p/2-1)(F&B+B-3W)",
         source="DeepSeek-AI 2024",
@@ -278,7 +278,7 @@ FAMILIES: dict[str, Family] = {
         placement="v_shape",
         chunks=2,
         backward="B, I, W",
-        warm_up="2p chunks",
+        warm_up="2p or 2p+1 chunks",
         peak="2p+1 chunks",
         formula="time (p-1)(F&B+B-3W)",
         source="DeepSeek-AI 2025",
@@ -289,7 +289,7 @@ FAMILIES: dict[str, Family] = {
         placement="bidirectional",
         warm_up="varies",
         peak="p, weights x 2",
-        formula="(p-2)/(3m/2+p-2) at B=2F",
+        formula="(p-2)/(3m/2+p-2) at B=2F, m=n p",
         source="Li and Hoefler 2021",
     ),
     "hanayo": Family(

@@ -18,15 +18,22 @@ from typing import Any
 from pipesim.ops import Kind, Op
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
-from pipesim.schedules.chimera import HALVES, turning_at
-from pipesim.schedules.list_scheduling import Outcome, best_of, list_schedule
+from pipesim.schedules.list_scheduling import (
+    HALVES,
+    Outcome,
+    best_of,
+    list_schedule,
+    turning_at,
+)
 from pipesim.schedules.rank_orders import columns
 
 
 def hanayo(placement: Placement, microbatches: int) -> Schedule:
     """Return Hanayo: waves of p micro-batches over 2W stages a rank.
 
-    Warm-up: the way of the first micro-batch to its last stage. Memory: at most 2pW chunks on a
+    What it is for: the short fill of Chimera without a copy of the parameters.
+    Warm-up: all that arrives while the first micro-batch is on its way to its last stage, from
+    p+1 chunks on (W = 1). Memory: at most 2pW chunks on a
     rank, as much as p micro-batches. Bubble with equal stages, B = 2F, m = p: (2p-2)/(3pW+2p-2),
     the least there is. With m > p and W >= 2 the order can be some forwards above the optimum.
     Source: Liu et al., Hanayo, 2023 (whose formula differs, see above).

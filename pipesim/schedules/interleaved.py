@@ -9,7 +9,8 @@ Micro-batches go through the chunks of a rank in groups of N: N of them through 
 the same N through the second, and so on; then the next N. Backwards take the chunks in reverse.
 """
 
-from itertools import chain
+from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ def interleaved(
     """Return interleaved 1F1B, in the order of Megatron-LM.
 
     What it is for: a fill and drain shorter by the number of chunks v, for v times the messages.
-    Warm-up: 2(p-r-1)+(v-1)N forwards of chunks on rank r. Memory: one chunk more than that.
+    Warm-up: min(m v, 2(p-r-1)+(v-1)N) forwards of chunks on rank r. Memory: one chunk more than
+    that, at most all m v.
     Bubble with equal stages, no transfers: (p-1)/(m v+p-1). Legal: p <= N <= m, and m mod N is 0
     or at least p (other remainders idle more, or deadlock).
     Source: Narayanan et al., Megatron-LM, 2021.
@@ -136,40 +138,49 @@ def _passes(placement: Placement, rank: int, microbatches: int, size: int) -> tu
 
 
 def _group_size(name: str, placement: Placement, m: int, group: int | None, grouping: str) -> int:
-    """Return N, or raise with the rule, the numbers and the nearest legal m."""
+    """Return N, or raise with the rule, the numbers and the nearest that are legal."""
     p = placement.ranks
     if grouping == "pytorch":
-        legal = m % max(1, m // p) == 0
-        rule = "m is a multiple of max(1, m // p)"
-        near, sizes = [x for x in _around(m) if x % max(1, x // p) == 0], []
-        size = m // max(1, m // p)
         if group is not None:
             raise ScheduleError(
                 f"{name}: grouping = 'pytorch' sets the group size; leave out group"
             )
-    elif grouping == "megatron":
-        size = p if group is None else check_count("group", group)
-        legal = p <= size <= m and (m % size == 0 or m % size >= p)
-        rule = "p <= N <= m, and m mod N is 0 or at least p"
-        near = [x for x in _around(m) if p <= size <= x and (x % size == 0 or x % size >= p)]
-        sizes = [n for n in _around(size) if p <= n <= m and (m % n == 0 or m % n >= p)]
-    else:
+        return _pytorch_group_size(name, p, m)
+    if grouping != "megatron":
         raise ValueError(f"grouping = {grouping!r} of {name} is neither 'megatron' nor 'pytorch'")
-    if not legal:
-        hints = {"Nearest legal m": near, "nearest legal N": sizes}
-        nearest = "; ".join(
-            f"{what}: {' or '.join(map(str, sorted(found[:2])))}"
-            for what, found in hints.items()
-            if found
-        )
-        other = "; grouping = 'pytorch' takes other m" if grouping == "megatron" else ""
-        remainder = f", m mod N = {m % size}" if size else ""
+
+    def legal(m: int, n: int) -> bool:
+        return p <= n <= m and (m % n == 0 or m % n >= p)
+
+    size = p if group is None else check_count("group", group)
+    if not legal(m, size):
+        hints = {
+            "Nearest legal m": _nearest(m, lambda x: legal(x, size)),
+            "nearest legal N": _nearest(size, lambda x: legal(m, x)),
+        }
+        near = "; ".join(f"{what}: {found}" for what, found in hints.items() if found)
         raise ScheduleError(
-            f"{name} needs {rule}; here p = {p}, N = {size}, m = {m}{remainder}. {nearest}{other}"
+            f"{name} needs p <= N <= m, and m mod N is 0 or at least p; here p = {p}, "
+            f"N = {size}, m = {m}, m mod N = {m % size}. {near}; "
+            "grouping = 'pytorch' takes other m"
         )
     return size
 
 
-def _around(m: int) -> list[int]:
-    """Return counts in order of their distance from m."""
-    return sorted((x for x in range(1, 4 * m + 64)), key=lambda x: (abs(x - m), x))[: 2 * m + 64]
+def _pytorch_group_size(name: str, p: int, m: int) -> int:
+    def legal(m: int) -> bool:
+        return m % max(1, m // p) == 0
+
+    if not legal(m):
+        raise ScheduleError(
+            f"{name} needs m to be a multiple of max(1, m // p); here p = {p}, m = {m}. "
+            f"Nearest legal m: {_nearest(m, legal)}"
+        )
+    return m // max(1, m // p)
+
+
+def _nearest(count: int, legal: Callable[[int], bool]) -> str:
+    """Return the two legal counts that are nearest, as text; "" if there is none around."""
+    near = (x for d in range(1, 2 * count + 64) for x in (count - d, count + d))
+    found = islice((x for x in near if x > 0 and legal(x)), 2)
+    return " or ".join(map(str, sorted(found)))

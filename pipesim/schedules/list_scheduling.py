@@ -9,9 +9,10 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from pipesim.ops import Op
+from pipesim.ops import Kind, Op
 
 Outcome: TypeAlias = tuple[int, list[list[Op]]]  # makespan in slots, and the order of every rank
+HALVES = {Kind.F: 1, Kind.B: 2}  # orders are made for B = 2F; they are legal for any costs
 
 
 def list_schedule(
@@ -70,3 +71,15 @@ def best_of(outcomes: Iterable[Outcome | None]) -> list[list[Op]]:
     """Return the orders of the quickest of some runs, the first of equals."""
     finished = [outcome for outcome in outcomes if outcome is not None]
     return min(finished, key=lambda outcome: outcome[0])[1]
+
+
+def turning_at(last: int) -> Callable[[Op], Op | None]:
+    """Return what follows an op: F of the next stage, at the last one B, then B down to stage 0."""
+
+    def after(op: Op) -> Op | None:
+        if op.kind == Kind.F:
+            turn = op.stage == last
+            return op._replace(kind=Kind.B) if turn else op._replace(stage=op.stage + 1)
+        return op._replace(stage=op.stage - 1) if op.stage else None
+
+    return after

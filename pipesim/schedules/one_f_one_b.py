@@ -49,8 +49,8 @@ def pipedream(placement: Placement, microbatches: int, *, batches: int = 2) -> S
 
     What it is for: steady throughput, one micro-batch every max t, at the price of stale
     weights. The order is 1F1B over the micro-batches of all batches, numbered through.
-    Warm-up: min(m, p-1-s). Memory: min(m, p-s) micro-batches, and as many versions of the
-    weights, on stage s. Bubble: tends to 0 as batches are added.
+    Warm-up: min(m, p-1-s), m counting those of all batches. Memory: min(m, p-s) micro-batches,
+    and as many versions of the weights, on stage s. Bubble: (p-1)/(m+p-1), to 0 with the batches.
     Source: Narayanan et al., PipeDream, 2019.
 
     Parameters

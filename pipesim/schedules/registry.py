@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from pipesim.checks import check_count
 from pipesim.errors import ScheduleError
 from pipesim.pipeline import Pipeline
@@ -13,7 +15,7 @@ from pipesim.schedule import Schedule
 from pipesim.schedules.families import FAMILIES, Family
 from pipesim.text_table import count_text
 
-MOST_PAIRS = 50_000_000  # of stage and micro-batch, two ops or three each
+MOST_FORWARDS = 50_000_000  # forwards, with one op or two more each
 
 
 def schedule_names() -> tuple[str, ...]:
@@ -71,31 +73,44 @@ def build_schedule(
     if name not in FAMILIES:
         raise ScheduleError(f"unknown schedule {name!r}; known: {', '.join(FAMILIES)}")
     family = FAMILIES[name]
-    unknown = set(options) - set(family.options)
-    if unknown:
-        known = ", ".join(family.options) or "none"
-        raise ScheduleError(f"{name} has no option {min(unknown)!r}; its options: {known}")
+    check_options(name, options)
     chunks = options.pop("chunks", None) if family.chunks is None else family.chunks
+    if chunks is not None:
+        chunks = check_count("chunks", chunks)
     if pipeline is not None:
         placement = _placement_on(name, family, pipeline, chunks)
     elif placement is None:
-        ranks, chunks = check_count("ranks", ranks), check_count("chunks", chunks or 2)
-        placement = PLACEMENTS[family.placement](ranks * chunks, ranks)
+        ranks = check_count("ranks", ranks)
+        placement = PLACEMENTS[family.placement](ranks * (chunks or 2), ranks)
     elif ranks not in (None, placement.ranks):
         raise ValueError(f"ranks = {ranks} for a placement on {placement.ranks} ranks")
-    _check_chunks(name, family, placement)
+    _check_placement(name, family, placement, chunks)
     microbatches = check_count("microbatches", microbatches)
-    if placement.stages * microbatches > MOST_PAIRS:
+    forwards = placement.stages * microbatches * _repeats(options)
+    if forwards > MOST_FORWARDS:
         raise ScheduleError(
-            f"{placement.stages} stages x {microbatches} micro-batches are more than "
-            f"{MOST_PAIRS:,} pairs, which would not fit into memory"
+            f"{name}: {forwards:,} forwards ({placement.stages} stages x {microbatches} "
+            f"micro-batches, with the options) would not fit into memory; {MOST_FORWARDS:,} do"
         )
     if not family.by_cost:
         return replace(family.build(placement, microbatches, **options), family=name)
-    pipeline = pipeline or _unit_costs(placement)
-    built = family.build(placement, microbatches, pipeline=pipeline, **options)
-    remake = partial(_remade, name, placement, microbatches, options)
-    return replace(built, family=name, remake=remake)
+    make = partial(_made_for_costs, name, placement, microbatches, options)
+    return replace(make(pipeline or _unit_costs(placement)), remake=make)
+
+
+def check_options(name: str, options: Mapping[Any, Any]) -> None:
+    """Check that a schedule has options by these names.
+
+    Raises
+    ------
+    ScheduleError
+        If it has not.
+    """
+    known = FAMILIES[name].options
+    unknown = sorted(str(option) for option in options if option not in known)
+    if unknown:
+        names = ", ".join(known) or "none"
+        raise ScheduleError(f"{name} has no option {unknown[0]!r}; its options: {names}")
 
 
 def closed_form_bubble(schedule: Schedule) -> float | None:
@@ -112,34 +127,61 @@ def closed_form_bubble(schedule: Schedule) -> float | None:
 
 def _placement_on(name: str, family: Family, pipe: Pipeline, chunks: int | None) -> Placement:
     """Return the placement of a family on the stages and ranks of a pipeline."""
-    stages, ranks = len(pipe.stages), pipe.ranks
-    if chunks is not None and stages != ranks * check_count("chunks", chunks):
+    stages, ranks, given = len(pipe.stages), pipe.ranks, pipe.placement
+    if chunks is not None and stages != ranks * chunks:
         raise ScheduleError(_other_stages(name, chunks, stages, ranks))
-    given = pipe.placement
-    if given.name == family.placement or (given.name not in PLACEMENTS and stages == ranks):
+    own = given.name not in PLACEMENTS and family.placement == "linear"
+    if own or given.name == family.placement:
         return given
     try:
         return PLACEMENTS[family.placement](stages, ranks)
     except ValueError as error:
-        raise ScheduleError(f"{name}: {error}") from None
+        step = ranks * (2 if family.placement == "wave" else 1)
+        near = [str(n) for n in (stages // step * step, (stages // step + 1) * step) if n]
+        way_out = f"split into {' or '.join(near)} stages"
+        raise ScheduleError(f"{name}: {error}; {way_out}") from None
 
 
-def _remade(
+def _check_placement(name: str, family: Family, placement: Placement, chunks: int | None) -> None:
+    """Check that a placement is the one that a family is made for.
+
+    Those with one stage a rank take any order of the ranks.
+    """
+    stages, ranks = placement.stages, placement.ranks
+    if chunks is not None and stages != ranks * chunks:
+        raise ScheduleError(_other_stages(name, chunks, stages, ranks))
+    if family.placement == "linear":
+        fits = placement.directions == 1
+    else:
+        try:
+            wanted = PLACEMENTS[family.placement](stages, ranks)
+            fits = bool(np.array_equal(wanted.table, placement.table))
+        except ValueError:
+            fits = False
+    if not fits:
+        raise ScheduleError(
+            f"{name} needs the {family.placement} placement, not the {placement.name} one of "
+            f"{count_text(stages, 'stage')} on {count_text(ranks, 'rank')}"
+        )
+
+
+def _repeats(options: Mapping[str, Any]) -> int:
+    """Return how many times as many ops some options make."""
+    slices, batches = options.get("slices", 1), options.get("batches", 1)
+    counts = (slices if np.ndim(slices) == 0 else len(slices), batches)
+    return int(np.prod([n for n in counts if isinstance(n, int)], dtype=object))
+
+
+def _made_for_costs(
     name: str,
     placement: Placement,
     microbatches: int,
     options: Mapping[str, Any],
     pipeline: Pipeline,
 ) -> Schedule:
-    """Return a schedule that goes by the costs for other costs on the same stages and ranks."""
-    family = FAMILIES[name]
-    return replace(family.build(placement, microbatches, pipeline=pipeline, **options), family=name)
-
-
-def _check_chunks(name: str, family: Family, placement: Placement) -> None:
-    stages, ranks = placement.stages, placement.ranks
-    if family.chunks is not None and stages != ranks * family.chunks:
-        raise ScheduleError(_other_stages(name, family.chunks, stages, ranks))
+    """Return a schedule that goes by the costs for those of a pipeline."""
+    built = FAMILIES[name].build(placement, microbatches, pipeline=pipeline, **options)
+    return replace(built, family=name)
 
 
 def _other_stages(name: str, chunks: int, stages: int, ranks: int) -> str:

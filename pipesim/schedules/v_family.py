@@ -47,8 +47,9 @@ def v_schedule(
         deciding between equals; or "makespan".
 
     Warm-up: as many forwards as the limit lets in. Memory: the limit.
-    Span bubble at F = I = W = 1 a chunk, p <= k <= 2p, m >= 2p: at most max(0, 3p-1-3k + max(3p,
-    p-1+2(1+ceil(k/2)))) with a limit of k; below p it grows with m, as ranks wait for memory.
+    Span bubble at F = I = W = 1 a chunk, limit k from p (p+1 where p is odd) to 2p, m >= 2p,
+    p = 4..8: max(0, 3p-1-3k + max(3p, p-1+2(1+ceil(k/2)))). Below that it grows with m, as ranks
+    wait for memory.
     Source: Qi et al., Controllable Memory, 2024.
 
     Raises
@@ -65,11 +66,12 @@ def v_half(
 ) -> Schedule:
     """Return V-Half: half the memory of 1F1B, p chunks a rank.
 
-    As `v_schedule` with a limit of p, or 4 with fewer than 4 ranks (2 with one), below which ranks
-    wait for memory all the time. Span bubble at F = I = W = 1 a chunk, p >= 4, m >= 2p: 3p-1, half
-    of that of 1F1B. Source: Qi et al., Controllable Memory, 2024.
+    As `v_schedule` with a limit of p, p+1 where p is odd, and 4 on two ranks: with less, ranks
+    wait for memory all the time. Span bubble at F = I = W = 1 a chunk, p >= 3, m >= 2p: at most
+    3p-1, half of that of 1F1B. Source: Qi et al., Controllable Memory, 2024.
     """
-    most = _half(placement.ranks)
+    ranks = placement.ranks
+    most = 4 if ranks == 2 else ranks + ranks % 2
     return _searched("v_half", placement, microbatches, pipeline, most, objective)
 
 
@@ -78,16 +80,11 @@ def v_min(
 ) -> Schedule:
     """Return V-Min: about a third of the memory of 1F1B, 2 floor((p+4)/3) chunks a rank.
 
-    As `v_schedule` with that limit, or that of `v_half` where it is lower. Span bubble at
-    F = I = W = 1 a chunk, m >= 2p: about 4p. Source: Qi et al., Controllable Memory, 2024.
+    As `v_schedule` with that limit. Span bubble at F = I = W = 1 a chunk, m >= 2p: about 4p.
+    Source: Qi et al., Controllable Memory, 2024.
     """
-    ranks = placement.ranks
-    most = min(_half(ranks), 2 * ((ranks + 4) // 3))
+    most = 2 * ((placement.ranks + 4) // 3)
     return _searched("v_min", placement, microbatches, pipeline, most, objective)
-
-
-def _half(ranks: int) -> int:
-    return max(ranks, min(4, 2 * ranks))
 
 
 def _searched(

@@ -47,8 +47,8 @@ def zb_auto(
     limit
         What a stage may hold, in micro-batches, that is in multiples of its `stash_bytes`: a
         number, or one a stage; None: no limit. F takes the whole, I gives back
-        `input_grad_frees_bytes`, W the rest; where
-        a stage has no `stash_bytes`, I is taken to give back half.
+        `input_grad_frees_bytes`, W the rest; where a stage has no `stash_bytes`, I is taken to
+        give back half, so that more micro-batches than this may be between F and W.
     objective
         "span", the longest time that a rank is in use, which is what a step takes if no rank
         waits for the others at its end (the cost of the paper); or "makespan". The other
@@ -115,7 +115,7 @@ def _searched(
 
 
 def _limits(name: str, stages: int, limit: float | Sequence[float] | None) -> FloatArray:
-    given: list[Any] = list(limit) if isinstance(limit, Sequence) else [limit]
+    given: list[Any] = [limit] if np.ndim(limit) == 0 else list(limit)  # type: ignore[arg-type]
     if len(given) not in (1, stages):
         raise ScheduleError(f"{name}: {len(given)} limits for {stages} stages; give 1 or {stages}")
     for stage, value in enumerate(given):

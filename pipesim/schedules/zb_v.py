@@ -22,6 +22,7 @@ from pipesim.schedules.rank_orders import columns, each_rank
 def zb_v(placement: Placement, microbatches: int) -> Schedule:
     """Return the handcrafted ZB-V.
 
+    What it is for: no bubble in the memory of 1F1B, where F, I and W take about as long.
     Warm-up: 2(p-r)-1 forwards of the first chunk on rank r, then r of the second in turn with
     the first. Memory: 2p chunks, as much as p micro-batches of 1F1B, on every rank.
     Span bubble: 0 with F = I = W a chunk and m >= 2p-1; it is made for equal times, for others
