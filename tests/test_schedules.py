@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pipesim as ps
@@ -231,6 +232,16 @@ def test_a_split_backward_given_whole_says_what_to_give(name):
     message = f"{name} splits the backward: give input_grad_ms and weight_grad_ms of every stage"
     with pytest.raises(ps.ScheduleError, match=message):
         ps.simulate(pipe, name, m)
+
+
+def test_options_may_be_arrays():
+    sliced = ps.build_schedule("seq1f1b", 2, 3, slices=np.array([0.25, 0.75]))
+    assert sliced == ps.build_schedule("seq1f1b", 2, 3, slices=[0.25, 0.75])
+    limited = ps.build_schedule("zb_auto", 2, 3, limit=np.array([2.0, 1.0]))
+    assert limited == ps.build_schedule("zb_auto", 2, 3, limit=[2, 1])
+    for bad in ("half", {}, [], [0.5, 0.6], 0):
+        with pytest.raises(ValueError, match="slices"):
+            ps.build_schedule("seq1f1b", 2, 3, slices=bad)
 
 
 def test_what_goes_by_the_costs_is_made_anew_for_others():

@@ -109,10 +109,10 @@ def slice_fractions(slices: int | Sequence[float]) -> tuple[float, ...]:
     >>> slice_fractions(4), slice_fractions([0.2, 0.3, 0.5])
     ((0.25, 0.25, 0.25, 0.25), (0.2, 0.3, 0.5))
     """
-    if isinstance(slices, Real) or slices is None:
+    if isinstance(slices, Real) or slices is None or np.ndim(slices) == 0:
         count = check_count("slices", slices)
         return (1.0 / count,) * count
-    fractions = tuple(slices) if isinstance(slices, Sequence) else ()
+    fractions = tuple(slices)  # type: ignore[arg-type]  # a number has dimension 0
     if not all(isinstance(f, Real) and f >= 0 for f in fractions) or not fractions:
         raise ValueError(f"slices = {slices!r} are neither a count nor fractions")
     if abs(sum(fractions) - 1) > 1e-9:
