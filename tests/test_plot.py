@@ -207,3 +207,44 @@ def test_drawing_neither_shows_nor_saves(run, monkeypatch):
     buffer = io.BytesIO()
     ps.plot.gantt(run).figure.savefig(buffer)
     assert buffer.getvalue()
+
+
+def _bars(ax):
+    """Return every bar's box (left, top, right, bottom) and its colour, without idle time."""
+    found = []
+    for collection in ax.collections:
+        if collection.zorder == 2:
+            faces = collection.get_facecolors()
+            for number, path in enumerate(collection.get_paths()):
+                (x0, y0), (x1, y1) = path.vertices.min(axis=0), path.vertices.max(axis=0)
+                found.append(((x0, y0, x1, y1), tuple(faces[number % len(faces)])))
+    return found
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "dualpipe_v"])
+def test_overlapped_pairs_share_a_row_and_hide_nothing(name):
+    p, m = 4, 8
+    chunks = 2 if name == "dualpipe_v" else 1
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=0.7, stages=p * chunks, ranks=p)
+    run = ps.simulate(pipe, name, m)
+    bars = [box for box, _ in _bars(ps.plot.gantt(run))]
+    assert len(bars) == len(run.schedule)
+    for number, (x0, y0, x1, y1) in enumerate(bars):
+        for u0, v0, u1, v1 in bars[:number]:
+            assert min(x1, u1) - max(x0, u0) < 1e-9 or min(y1, v1) - max(y0, v0) < 1e-9
+
+
+def test_chunks_and_directions_are_told_apart():
+    def shades(name, **more):
+        pipe = ps.Pipeline.from_costs(1.0, 2.0, **more)
+        ax = ps.plot.gantt(ps.simulate(pipe, name, 4))
+        words = [text.get_text() for text in ax.get_legend().get_texts()]
+        return len({colour for _, colour in _bars(ax)}), words
+
+    assert shades("1f1b", stages=4)[0] == 2  # F and B
+    count, words = shades("interleaved", stages=6, ranks=2)
+    assert count == 6
+    assert "later chunks: darker" in words
+    count, words = shades("chimera", stages=4)
+    assert count == 4
+    assert "other direction: darker" in words

@@ -1,22 +1,21 @@
 """The Gantt chart: one row a rank, one bar an op, idle time shaded by its cause."""
 
-from collections.abc import Iterable, Sequence
-from textwrap import fill, shorten
+from collections.abc import Iterable
+from textwrap import shorten
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.colors import to_rgb
 
-from pipesim.arrays import FloatArray, Int32Array
+from pipesim.arrays import FloatArray
 from pipesim.metrics import idle_spans
+from pipesim.ops import Kind
+from pipesim.plot.gantt_legend import closed_form_makespan, draw_legend, draw_sources
 from pipesim.plot.style import (
     HATCH_COLOUR,
     IDLE_STYLES,
     KIND_COLOURS,
-    KIND_WORDS,
     LABEL_COLOURS,
     new_axes,
 )
@@ -27,7 +26,7 @@ BAR = 0.84  # height of a bar in rows
 GAP = 1.6  # rows between two runs, for the second one's title
 SMALLEST_FONT = 4.0  # points; smaller numbers are left out
 MOST_LABELS = 5000
-SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
+DARKEST = 0.25  # how much darker the last chunk of a rank is than the first
 
 
 def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
@@ -73,8 +72,8 @@ def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
     for run, top in zip(runs, tops, strict=False):
         _label_bars(ax, run, top)
         _idle_shares(ax, run, top)
-    _legend(ax, runs)
-    _sources(ax, runs)
+    draw_legend(ax, runs)
+    draw_sources(ax, runs)
     return ax
 
 
@@ -82,7 +81,10 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
     begin = run.spans.start.min()
     for cause, found in idle_spans(run.schedule, run.workload, run.spans).items():
         face, hatch, _ = IDLE_STYLES[cause]
-        boxes = _boxes(found.rank, found.start - begin, found.end - begin, top)
+        height = np.full(len(found.rank), BAR)
+        boxes = _boxes(
+            found.start - begin, found.end - begin, top + found.rank.astype(np.float64), height
+        )
         ax.add_collection(
             PolyCollection(
                 list(boxes),
@@ -93,14 +95,17 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
                 zorder=1,
             )
         )
-    rank = run.schedule.rank
+    centre, height = _lanes(run, top)
+    shades = _shades(run)
     for kind in sorted(run.schedule.kinds):
         ops = run.schedule.kind == kind
-        boxes = _boxes(rank[ops], run.spans.start[ops] - begin, run.spans.end[ops] - begin, top)
+        start, end = run.spans.start[ops] - begin, run.spans.end[ops] - begin
+        boxes = _boxes(start, end, centre[ops], height[ops])
+        colour = np.array(to_rgb(KIND_COLOURS[kind.name]))
         ax.add_collection(
             PolyCollection(
                 list(boxes),
-                facecolors=KIND_COLOURS[kind.name],
+                facecolors=shades[ops, np.newaxis] * colour,
                 edgecolors="white",
                 linewidths=np.clip(0.1 * np.median(_widths(ax, run)[ops]), 0.0, 0.6),
                 zorder=2,
@@ -127,17 +132,33 @@ def run_title(run: Run) -> str:
     )
 
 
-def closed_form_makespan(run: Run) -> float | None:
-    """Return the makespan [ms] that the closed form gives equal stages of the same mean cost."""
-    if run.closed_form is None:
-        return None
-    return float(run.rank_times.busy.mean() / (1 - run.closed_form))
+def _lanes(run: Run, top: float) -> tuple[FloatArray, FloatArray]:
+    """Return where each bar is centred and how high it is, in rows.
+
+    The two ops of an overlapped pair share a row: the forward above, the backward below.
+    """
+    schedule = run.schedule
+    paired = schedule.group >= 0
+    side = np.where(schedule.kind == Kind.F, -BAR / 4, BAR / 4)
+    centre: FloatArray = top + schedule.rank.astype(np.float64) + np.where(paired, side, 0.0)
+    height: FloatArray = np.where(paired, BAR / 2, BAR)
+    return centre, height
 
 
-def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray, top: float) -> FloatArray:
+def _shades(run: Run) -> FloatArray:
+    """Return how light each bar is: 1 for the first chunk of a rank, less for later ones."""
+    schedule = run.schedule
+    direction = schedule.directions[schedule.microbatch]
+    chunk = schedule.placement.chunk_table[direction, schedule.stage]
+    shades: FloatArray = 1 - DARKEST * chunk / max(1, chunk.max())
+    return shades
+
+
+def _boxes(
+    start: FloatArray, end: FloatArray, centre: FloatArray, height: FloatArray
+) -> FloatArray:
     """Return rectangles, array (bars, 4 corners, 2)."""
-    middle = top + rank
-    low, high = middle - BAR / 2, middle + BAR / 2
+    low, high = centre - height / 2, centre + height / 2
     corners = [(start, low), (start, high), (end, high), (end, low)]
     return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
 
@@ -158,21 +179,24 @@ def _widths(ax: Axes, run: Run) -> FloatArray:
 
 def _label_bars(ax: Axes, run: Run, top: float) -> None:
     """Write the micro-batch into the bars, in a font in which the widest number of a kind fits."""
-    widths, begin, rank = _widths(ax, run), run.spans.start.min(), run.schedule.rank
+    widths, begin = _widths(ax, run), run.spans.start.min()
+    centre, height = _lanes(run, top)
     if len(widths) > MOST_LABELS:
         return
     characters = 0.62 * len(str(run.schedule.microbatches - 1)) + 0.3
     for kind in sorted(run.schedule.kinds):
         ops = np.flatnonzero(run.schedule.kind == kind)
-        font = min(_row_font(ax, 8.0), float(np.median(widths[ops])) / characters)
-        if font < SMALLEST_FONT:
-            continue
+        row = _row_font(ax, 8.0)
+        font = min(row, float(np.median(widths[ops])) / characters)
         for op in ops[widths[ops] >= 0.99 * characters * font].tolist():
+            size = min(font, 1.3 * row * height[op] / BAR)
+            if size < SMALLEST_FONT:
+                continue
             ax.text(
                 (run.spans.start[op] + run.spans.end[op]) / 2 - begin,
-                top + rank[op],
+                centre[op],
                 str(run.schedule.microbatch[op]),
-                fontsize=font,
+                fontsize=size,
                 color=LABEL_COLOURS[kind.name],
                 ha="center",
                 va="center_baseline",
@@ -192,61 +216,3 @@ def _idle_shares(ax: Axes, run: Run, top: float) -> None:
             ha="left",
             va="center",
         )
-
-
-def _legend(ax: Axes, runs: Sequence[Run]) -> None:
-    kinds = sorted({kind for run in runs for kind in run.schedule.kinds})
-    causes = {
-        cause
-        for run in runs
-        for cause in IDLE_STYLES
-        if getattr(run.rank_times, cause).sum() > SMALLEST_SHARE * run.rank_times.idle.sum()
-    }
-    handles: list[Patch | Line2D] = [
-        Patch(facecolor=KIND_COLOURS[kind.name], label=KIND_WORDS[kind.name]) for kind in kinds
-    ]
-    for cause, (face, hatch, words) in IDLE_STYLES.items():
-        if cause in causes:
-            edge = HATCH_COLOUR if hatch else face
-            handles.append(
-                Patch(facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0, label=words)
-            )
-    equal = [time for run in runs if (time := closed_form_makespan(run)) is not None]
-    if equal:
-        words = "equal stages (closed form)" + _time_alone(equal)
-        handles.append(Line2D([], [], linestyle="--", color="black", label=words))
-    words = "lower bound" + _time_alone([run.lower_bound for run in runs])
-    handles.append(Line2D([], [], linestyle=":", color="black", label=words))
-    below_the_axis = ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)
-    ax.legend(
-        handles=handles,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
-        bbox_transform=ax.transAxes + below_the_axis,
-        ncols=4,
-        fontsize=8,
-        frameon=False,
-    )
-
-
-def _sources(ax: Axes, runs: Sequence[Run]) -> None:
-    """Write below the legend where the numbers come from."""
-    sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
-    if sources:
-        ax.annotate(
-            "\n".join(fill(source, width=150) for source in sources),
-            xy=(0.5, 0.0),
-            xycoords="axes fraction",
-            xytext=(0, -76),
-            textcoords="offset points",
-            fontsize=6.5,
-            color="#606060",
-            ha="center",
-            va="top",
-            annotation_clip=False,
-            parse_math=False,
-        )
-
-
-def _time_alone(times: list[float]) -> str:
-    return f": {times[0]:.5g} ms" if len(times) == 1 else ""

@@ -1,0 +1,85 @@
+"""The legend of a Gantt chart, and where its numbers come from."""
+
+from collections.abc import Sequence
+from textwrap import fill
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.transforms import ScaledTranslation
+
+from pipesim.plot.style import HATCH_COLOUR, IDLE_STYLES, KIND_COLOURS, KIND_WORDS
+from pipesim.run import Run
+
+SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
+
+
+def closed_form_makespan(run: Run) -> float | None:
+    """Return the makespan [ms] that the closed form gives equal stages of the same mean cost."""
+    if run.closed_form is None:
+        return None
+    return float(run.rank_times.busy.mean() / (1 - run.closed_form))
+
+
+def draw_legend(ax: Axes, runs: Sequence[Run]) -> None:
+    """Draw below the axis what colours, hatches and lines mean."""
+    kinds = sorted({kind for run in runs for kind in run.schedule.kinds})
+    causes = {
+        cause
+        for run in runs
+        for cause in IDLE_STYLES
+        if getattr(run.rank_times, cause).sum() > SMALLEST_SHARE * run.rank_times.idle.sum()
+    }
+    handles: list[Patch | Line2D] = [
+        Patch(facecolor=KIND_COLOURS[kind.name], label=KIND_WORDS[kind.name]) for kind in kinds
+    ]
+    placements = [run.schedule.placement for run in runs]
+    ways = any(placement.directions > 1 for placement in placements)
+    if ways or any(placement.stages > placement.ranks for placement in placements):
+        words = "other direction: darker" if ways else "later chunks: darker"
+        handles.append(Patch(facecolor="none", edgecolor="none", label=words))
+    for cause, (face, hatch, words) in IDLE_STYLES.items():
+        if cause in causes:
+            edge = HATCH_COLOUR if hatch else face
+            handles.append(
+                Patch(facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0, label=words)
+            )
+    equal = [time for run in runs if (time := closed_form_makespan(run)) is not None]
+    if equal:
+        words = "equal stages (closed form)" + _time_alone(equal)
+        handles.append(Line2D([], [], linestyle="--", color="black", label=words))
+    words = "lower bound" + _time_alone([run.lower_bound for run in runs])
+    handles.append(Line2D([], [], linestyle=":", color="black", label=words))
+    below_the_axis = ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)
+    ax.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        bbox_transform=ax.transAxes + below_the_axis,
+        ncols=4,
+        fontsize=8,
+        frameon=False,
+    )
+
+
+def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:
+    """Write below the legend where the numbers come from."""
+    sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
+    if sources:
+        ax.annotate(
+            "\n".join(fill(source, width=150) for source in sources),
+            xy=(0.5, 0.0),
+            xycoords="axes fraction",
+            xytext=(0, -76),
+            textcoords="offset points",
+            fontsize=6.5,
+            color="#606060",
+            ha="center",
+            va="top",
+            annotation_clip=False,
+            parse_math=False,
+        )
+
+
+def _time_alone(times: list[float]) -> str:
+    return f": {times[0]:.5g} ms" if len(times) == 1 else ""
