@@ -317,3 +317,34 @@ def test_equal_stages_carry_the_same_work_in_both_directions():
                 assert busy[0] == pytest.approx(busy[1], rel=1e-12)
             else:
                 assert busy[0] == pytest.approx(busy[1], rel=0.1)  # pairs are not all of all stages
+
+
+# What the table of schedules says that the fullest rank holds; v = 2 chunks, k = 2 slices.
+PEAKS = {
+    "gpipe_forward": lambda p, m: 1,
+    "gpipe": lambda p, m: m,
+    "1f1b": lambda p, m: min(m, p),
+    "1f1b_eager": lambda p, m: min(m, 2 * p - 1),
+    "interleaved": lambda p, m: min(2 * m, 2 * (p - 1) + p + 1),
+    "interleaved_zb": lambda p, m: min(2 * m, p + m // max(1, m // p)),
+    "looped_bfs": lambda p, m: 2 * m,
+    "zb_h1": lambda p, m: min(m, p),
+    "zb_h2": lambda p, m: min(m, 2 * p - 1),
+    "zb_v": lambda p, m: min(2 * m, 2 * p),
+    "dualpipe": lambda p, m: p + 1,
+    "dualpipe_v": lambda p, m: 2 * p + 1,
+    "chimera": lambda p, m: min(m, p),
+    "hanayo": lambda p, m: 2 * min(m, p),
+    "seq1f1b": lambda p, m: min(2 * m, p + 1),
+    "terapipe": lambda p, m: 1,
+    "pipedream": lambda p, m: min(2 * m, p),
+    "pipedream_2bw": lambda p, m: min(2 * m, p),
+}
+
+
+@pytest.mark.parametrize("name", PEAKS)
+@pytest.mark.parametrize("p", [2, 4, 6])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_peaks_are_as_the_table_says(name, p, times):
+    m = p * max(times, 2 if "dualpipe" in name else 1)
+    assert max(ps.build_schedule(name, p, m).peak_in_flight()) == PEAKS[name](p, m)

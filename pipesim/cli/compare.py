@@ -21,7 +21,7 @@ def compare(arguments: Namespace) -> None:
     check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
     overrides = dict(map(assignment, arguments.set))
     names = [name.strip() for name in arguments.schedules.split(",")]
-    if names == ["all"]:
+    if "all" in names:
         names = list(FAMILIES)
     for name in names:
         if name not in FAMILIES:

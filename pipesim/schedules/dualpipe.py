@@ -79,8 +79,10 @@ def dualpipe(placement: Placement, microbatches: int) -> Schedule:
 def dualpipe_v(placement: Placement, microbatches: int) -> Schedule:
     """Return DualPipeV on p ranks with two chunks each.
 
-    Needs m of at least 2p. Warm-up: phases 1 to 3 above. Memory: 2p+1 chunks on every rank.
-    Bubble, time on every rank, where F = I >= W a chunk: (p-1)(F&B + B - 3W).
+    What it is for: DualPipe without the second copy of the parameters.
+    Needs m of at least 2p. Warm-up: phases 1 and 2 above, 2p forwards of chunks, one more on the
+    last rank. Memory: 2p+1 chunks on every rank. Bubble, time on every rank, where F = I >= W a
+    chunk and F&B = F + B: (p-1)(F&B + B - 3W).
     Source: DeepSeek-AI 2025; PyTorch's ScheduleDualPipeV.
 
     Raises
