@@ -55,13 +55,17 @@ def in_flight_table(schedule: Schedule, pipe: Pipeline, spans: Spans) -> "pd.Dat
 def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray]:
     """Return the bytes of stash that each op takes when it starts and frees when it ends.
 
-    Arrays (ops,). Of a sliced micro-batch every slice holds an equal part, rounded down.
+    Arrays (ops,). Of a sliced micro-batch every slice holds an equal part, in whole bytes: the
+    first ones hold what is left over.
     """
-    stash, early = (
-        np.array([getattr(stage, name) for stage in pipe.stages], dtype=np.int64) // schedule.slices
-        for name in ("stash_bytes", "input_grad_frees_bytes")
-    )
-    stash, early = stash[schedule.stage], early[schedule.stage]
+
+    def part(name: str) -> IntArray:
+        total = np.array([getattr(stage, name) for stage in pipe.stages], dtype=np.int64)
+        whole, left = np.divmod(total[schedule.stage], schedule.slices)
+        share: IntArray = whole + (schedule.slice < left)
+        return share
+
+    stash, early = part("stash_bytes"), part("input_grad_frees_bytes")
     kind = schedule.kind
     last = closes(schedule)
     taken = np.where(opens(schedule), stash, 0) + np.where(kind == Kind.I, np.maximum(-early, 0), 0)

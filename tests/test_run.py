@@ -247,3 +247,12 @@ def test_the_ladder_tells_varying_costs_and_queues_apart():
     assert rungs.step_ms.iloc[-1] == run.makespan
     assert rungs.step_ms.iloc[0] == pytest.approx(run.equal_stages.makespan)
     assert np.nansum(rungs.added_ms) == pytest.approx(run.makespan - rungs.step_ms.iloc[0])
+
+
+def test_slices_hold_all_bytes_of_their_microbatch():
+    pipe = ps.Pipeline.from_costs([1, 1], [2, 2], stash_bytes=1)
+    whole = ps.simulate(pipe, "seq1f1b", 1, options={"slices": 3})
+    assert whole.ranks.peak_stash_bytes.tolist() == [1, 1]
+    table = ps.simulate(pipe, "seq1f1b", 4).in_flight
+    assert table.stash_bytes.iloc[-1] == 0
+    assert table.stash_bytes.max() == 2  # the first slices of two micro-batches

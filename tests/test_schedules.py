@@ -85,10 +85,10 @@ def test_gpipe_backwards_go_last_in_first_out_or_as_pytorch_does():
         (lambda: ps.build_schedule("gpipe", 4, 4, order="x"), "order = 'x' of gpipe"),
         (
             lambda: ps.build_schedule("interleaved", 4, 6),
-            "Nearest legal m: 4 or 8; nearest legal N",
+            "Nearest legal m: 4 or 8; N: 6",
         ),
         (lambda: ps.build_schedule("interleaved", 4, 3), "N = 4, m = 3.*Nearest legal m: 4 or 8"),
-        (lambda: ps.build_schedule("interleaved", 4, 8, group=3), "nearest legal N: 4 or 8"),
+        (lambda: ps.build_schedule("interleaved", 4, 8, group=3), "Nearest legal N: 4 or 8"),
         (lambda: ps.build_schedule("dualpipe", 4, 7), "even m of at least 2p.*legal m: 8$"),
         (lambda: ps.build_schedule("dualpipe", 4, 11), "even m of at least 2p.*legal m: 10 or 12"),
         (

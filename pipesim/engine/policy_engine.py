@@ -73,7 +73,9 @@ def run_policy(policy: Policy, pipe: Pipeline, microbatches: int) -> Schedule:
     left = np.flatnonzero(done < np.diff(template.offsets))
     if left.size:
         raise DeadlockError(
-            f"policy {policy.name!r} lets rank {left[0]} and all others wait, although ops are left"
+            f"policy {policy.name!r} lets rank {left[0]} and all others wait, although ops "
+            "are left; if it limits what is in flight, which counts every stage of a "
+            "micro-batch, allow more"
         )
     chosen = np.concatenate([np.array(order, dtype=np.int64) for order in orders])
     return Schedule(

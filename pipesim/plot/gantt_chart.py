@@ -183,7 +183,11 @@ def _label_bars(ax: Axes, run: Run, top: float) -> None:
     centre, height = _lanes(run, top)
     if len(widths) > MOST_LABELS:
         return
-    characters = 0.62 * len(str(run.schedule.microbatches - 1)) + 0.3
+    schedule = run.schedule
+    labels = [str(number) for number in schedule.microbatch.tolist()]
+    if schedule.slices > 1:
+        labels = [f"{n}.{k}" for n, k in zip(labels, schedule.slice.tolist(), strict=True)]
+    characters = 0.62 * max(map(len, labels)) + 0.3
     for kind in sorted(run.schedule.kinds):
         ops = np.flatnonzero(run.schedule.kind == kind)
         row = _row_font(ax, 8.0)
@@ -195,7 +199,7 @@ def _label_bars(ax: Axes, run: Run, top: float) -> None:
             ax.text(
                 (run.spans.start[op] + run.spans.end[op]) / 2 - begin,
                 centre[op],
-                str(run.schedule.microbatch[op]),
+                labels[op],
                 fontsize=size,
                 color=LABEL_COLOURS[kind.name],
                 ha="center",

@@ -11,6 +11,7 @@ from matplotlib.transforms import ScaledTranslation
 from pipesim.plot.style import HATCH_COLOUR, IDLE_STYLES, KIND_COLOURS, KIND_WORDS
 from pipesim.run import Run
 
+COLUMNS = 4
 SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
 
 
@@ -56,7 +57,7 @@ def draw_legend(ax: Axes, runs: Sequence[Run]) -> None:
         loc="upper center",
         bbox_to_anchor=(0.5, 0.0),
         bbox_transform=ax.transAxes + below_the_axis,
-        ncols=4,
+        ncols=COLUMNS,
         fontsize=8,
         frameon=False,
     )
@@ -64,13 +65,15 @@ def draw_legend(ax: Axes, runs: Sequence[Run]) -> None:
 
 def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:
     """Write below the legend where the numbers come from."""
+    legend = ax.get_legend()
+    rows = -(-len(legend.get_texts()) // COLUMNS) if legend else 0
     sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
     if sources:
         ax.annotate(
             "\n".join(fill(source, width=150) for source in sources),
             xy=(0.5, 0.0),
             xycoords="axes fraction",
-            xytext=(0, -76),
+            xytext=(0, -50 - 13 * rows),
             textcoords="offset points",
             fontsize=6.5,
             color="#606060",

@@ -245,7 +245,7 @@ FAMILIES: dict[str, Family] = {
         chunks=2,
         backward="I, W",
         warm_up="by cost",
-        peak="p chunks, p+1 if p is odd",
+        peak="p chunks, p+1 if p is odd, 4 if p = 2",
         formula="span 3p-1 slots at F=I=W",
         source="Qi et al. 2024, Controllable Memory",
         by_cost=True,

@@ -155,14 +155,14 @@ def _group_size(name: str, placement: Placement, m: int, group: int | None, grou
     size = p if group is None else check_count("group", group)
     if not legal(m, size):
         hints = {
-            "Nearest legal m": _nearest(m, lambda x: legal(x, size)),
-            "nearest legal N": _nearest(size, lambda x: legal(m, x)),
+            "m": _nearest(m, lambda x: legal(x, size)),
+            "N": _nearest(size, lambda x: legal(m, x)),
         }
         near = "; ".join(f"{what}: {found}" for what, found in hints.items() if found)
         raise ScheduleError(
             f"{name} needs p <= N <= m, and m mod N is 0 or at least p; here p = {p}, "
-            f"N = {size}, m = {m}, m mod N = {m % size}. {near}; "
-            "grouping = 'pytorch' takes other m"
+            f"N = {size}, m = {m}, m mod N = {m % size}. "
+            f"Nearest legal {near}; grouping = 'pytorch' takes other m"
         )
     return size
 

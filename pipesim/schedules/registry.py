@@ -81,7 +81,7 @@ def build_schedule(
         placement = _placement_on(name, family, pipeline, chunks)
     elif placement is None:
         ranks = check_count("ranks", ranks)
-        placement = PLACEMENTS[family.placement](ranks * (chunks or 2), ranks)
+        placement = _own_placement(name, family, ranks * (chunks or 2), ranks)
     elif ranks not in (None, placement.ranks):
         raise ValueError(f"ranks = {ranks} for a placement on {placement.ranks} ranks")
     _check_placement(name, family, placement, chunks)
@@ -133,6 +133,11 @@ def _placement_on(name: str, family: Family, pipe: Pipeline, chunks: int | None)
     own = given.name not in PLACEMENTS and family.placement == "linear"
     if own or given.name == family.placement:
         return given
+    return _own_placement(name, family, stages, ranks)
+
+
+def _own_placement(name: str, family: Family, stages: int, ranks: int) -> Placement:
+    """Return the placement that a family is made for."""
     try:
         return PLACEMENTS[family.placement](stages, ranks)
     except ValueError as error:

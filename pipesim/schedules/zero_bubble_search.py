@@ -92,7 +92,7 @@ def zero_bubble_orders(
     tried = ((_simulate(problem, setting), setting) for setting in _settings(p, m))
     best, setting = min(tried, key=lambda pair: score(pair[0]))
     best = _tuned(problem, best, setting, score)
-    handmade = (_simulate(problem, setting, _handmade_orders(p, m, delay)) for delay in (1, 0))
+    handmade = (_simulate(problem, setting, _handmade_orders(p, m, delay)) for delay in (2, 1, 0))
     return min((best, *handmade), key=score).orders
 
 
@@ -197,13 +197,18 @@ def _tuned(
 
 
 def _handmade_orders(stages: int, microbatches: int, delay: int) -> Orders:
-    """Return 1F1B with each W `delay` s micro-batches after its I: 1 is ZB-H1, 0 plain 1F1B."""
+    """Return 1F1B with each W `delay` s micro-batches after its I: 1 is ZB-H1, 0 plain 1F1B.
+
+    With 2 it is ZB-H2, whose warm-up is longer.
+    """
     orders: Orders = []
     for s in range(stages):
-        warm, lag = min(microbatches, stages - s - 1), delay * s
+        ahead = 2 * (stages - s) - 1 if delay == 2 else stages - s - 1
+        warm, lag = min(microbatches, ahead), delay * s
         order = [("F", j) for j in range(warm)]
         for j in range(microbatches):
-            order += [("F", warm + j)] if warm + j < microbatches else []
-            order += [("I", j), ("W", j - lag)] if j >= lag else [("I", j)]
+            forward = [("F", warm + j)] if warm + j < microbatches else []
+            backward = [("I", j), ("W", j - lag)] if j >= lag else [("I", j)]
+            order += backward + forward if delay == 2 else forward + backward
         orders.append(order + [("W", j) for j in range(max(0, microbatches - lag), microbatches)])
     return orders
