@@ -215,6 +215,16 @@ class Pipeline:
         """Return the link from one rank to another."""
         return self.links.get((source, target), Link())
 
+    @property
+    def speeds(self) -> FloatArray:
+        """The speed of every rank's device, array (ranks,)."""
+        return np.array([device.speed for device in self.devices], dtype=np.float64)
+
+    @property
+    def overheads(self) -> FloatArray:
+        """The overhead of every rank's device [ms], array (ranks,)."""
+        return np.array([device.overhead_ms for device in self.devices], dtype=np.float64)
+
     def check_microbatches(self, name: str, microbatches: int) -> None:
         """Check that the costs are given for the micro-batches of a schedule by this name.
 

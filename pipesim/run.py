@@ -264,8 +264,7 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
 
     Every op takes the mean of what its kind takes over all stages and micro-batches.
     """
-    speed = np.array([device.speed for device in pipe.devices])[schedule.rank_table]
-    overhead = np.array([device.overhead_ms for device in pipe.devices])[schedule.rank_table]
+    speed = pipe.speeds[schedule.rank_table]
     mean = {}
     for kind in (Kind.F, Kind.I, Kind.W, Kind.B):
         if kind == Kind.B and Kind.I in mean:
@@ -280,7 +279,7 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
         weight_grad=mean.get(Kind.W),
         stages=schedule.stages,
         placement=schedule.placement,
-        overhead_ms=float(overhead.mean()),
+        overhead_ms=float(pipe.overheads[schedule.rank_table].mean()),
         overlap_ms=_mean_overlap(pipe, speed, mean),
         overlap_factor=pipe.overlap_factor,
         stash_bytes=round(np.mean([stage.stash_bytes for stage in pipe.stages])),

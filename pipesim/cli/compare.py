@@ -88,9 +88,13 @@ def _regrouped(pipe: Pipeline, family: Family) -> Pipeline:
     return pipe.regroup(chunks)
 
 
+def _of_a_batch(time: float, run: Run, microbatches: int) -> float:
+    """Return a batch's part of a time [ms]; asynchronous schedules run several in one go."""
+    return time * microbatches / run.schedule.microbatches
+
+
 def _step(run: Run, microbatches: int) -> float:
-    """Return the time that a batch takes [ms]; asynchronous schedules run several in one go."""
-    return run.makespan * microbatches / run.schedule.microbatches
+    return _of_a_batch(run.makespan, run, microbatches)
 
 
 def _rank(run: Run, microbatches: int) -> tuple[bool, float, int, float]:
@@ -103,7 +107,7 @@ def _rank(run: Run, microbatches: int) -> tuple[bool, float, int, float]:
 
 
 def _comparison(runs: list[Run], microbatches: int) -> str:
-    bounds = [r.lower_bound * microbatches / r.schedule.microbatches for r in runs]
+    bounds = [_of_a_batch(r.lower_bound, r, microbatches) for r in runs]
     steps = [_step(r, microbatches) for r in runs]
     stash = [max(r.ranks.peak_stash_bytes) for r in runs]
     columns = {

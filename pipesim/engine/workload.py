@@ -99,7 +99,8 @@ def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray
     cost = pipe.cost_table(kind, schedule.microbatches)
     if cost is None:
         raise ScheduleError(missing_cost(schedule.name, kind))
-    speed, overhead = _devices(schedule, pipe)
+    rank = schedule.rank_table  # where each stage runs each micro-batch
+    speed, overhead = pipe.speeds[rank], pipe.overheads[rank]
     if schedule.slices > 1:
         cost = np.repeat(cost, schedule.slices, axis=1)
         cost = cost * np.tile(schedule.fractions, schedule.microbatches)
@@ -126,9 +127,7 @@ def pair_durations(schedule: Schedule, pipe: Pipeline, second: Int32Array) -> Fl
     overlap = [np.nan if s.overlap_ms is None else s.overlap_ms for s in pipe.stages]
     own = np.asarray(overlap)[schedule.stage[forward]]
     cost = np.where(np.isnan(own), pipe.overlap_factor * alone, own)
-    speed = np.array([device.speed for device in pipe.devices])[rank]
-    overhead = np.array([device.overhead_ms for device in pipe.devices])[rank]
-    duration: FloatArray = cost / speed + overhead
+    duration: FloatArray = cost / pipe.speeds[rank] + pipe.overheads[rank]
     return duration
 
 
@@ -155,13 +154,6 @@ def message_tables(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, Floa
             wire[1, stage + 1, flowing] = back.wire_ms(size)
             latency[1, stage + 1, flowing] = back.latency_ms
     return wire, latency
-
-
-def _devices(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:
-    """Return speed and overhead where each stage runs each micro-batch."""
-    speed = np.array([device.speed for device in pipe.devices])
-    overhead = np.array([device.overhead_ms for device in pipe.devices])
-    return speed[schedule.rank_table], overhead[schedule.rank_table]
 
 
 def _check_fit(schedule: Schedule, pipe: Pipeline) -> None:

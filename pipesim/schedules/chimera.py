@@ -13,7 +13,6 @@ p F + (p/2-1) B, of which at most p forwards are work, and after its last backwa
 follow. (With more memory 3m+3(p/2-1) can be reached at B = 2F.)
 """
 
-from pipesim.errors import ScheduleError
 from pipesim.ops import Kind, Op
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
@@ -24,7 +23,7 @@ from pipesim.schedules.list_scheduling import (
     list_schedule,
     turning_at,
 )
-from pipesim.schedules.rank_orders import columns
+from pipesim.schedules.rank_orders import check_even, columns
 
 
 def chimera(placement: Placement, microbatches: int) -> Schedule:
@@ -43,9 +42,7 @@ def chimera(placement: Placement, microbatches: int) -> Schedule:
         If p is odd; with the nearest legal p.
     """
     ranks = placement.ranks
-    if ranks % 2:
-        near = f"{ranks - 1} or {ranks + 1}" if ranks > 1 else "2"
-        raise ScheduleError(f"chimera needs an even p; here p = {ranks}. Nearest legal p: {near}")
+    check_even("chimera", ranks)
     down = (microbatches + 1) // 2
     directions = [0] * down + [1] * (microbatches - down)
     # Forwards first, under the depth of 1F1B and the limit p, keep the middle ranks supplied over

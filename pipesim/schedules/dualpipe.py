@@ -27,7 +27,7 @@ from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import RankOps, Schedule
-from pipesim.schedules.rank_orders import columns, each_rank
+from pipesim.schedules.rank_orders import check_even, columns, each_rank
 
 Turn = tuple[Kind, int, int]  # kind, which of the two pipelines, number of its pair or -1
 
@@ -47,9 +47,7 @@ def dualpipe(placement: Placement, microbatches: int) -> Schedule:
         If p is odd, or m is odd or below 2p; with the nearest legal values.
     """
     ranks, half = placement.ranks, placement.ranks // 2
-    if ranks % 2:
-        near = f"{ranks - 1} or {ranks + 1}" if ranks > 1 else "2"
-        raise ScheduleError(f"dualpipe needs an even p; here p = {ranks}. Nearest legal p: {near}")
+    check_even("dualpipe", ranks)
     if microbatches % 2 or microbatches < 2 * ranks:
         around = (microbatches - microbatches % 2, microbatches + microbatches % 2)
         nearest = " or ".join(map(str, sorted({max(2 * ranks, m) for m in around})))

@@ -11,6 +11,7 @@ and its warm-up plus one is the most micro-batches that it ever holds.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,11 +96,8 @@ def pipedream_2bw(placement: Placement, microbatches: int, *, batches: int = 2) 
     ValueError
         If `batches` is not a whole number of at least 1.
     """
-    last, total = placement.stages - 1, microbatches * check_count("batches", batches)
-    versions = (2,) * placement.stages
-    return _alternating(
-        "pipedream_2bw", placement, total, lambda stage: last - stage, weight_versions=versions
-    )
+    order = pipedream(placement, microbatches, batches=batches)
+    return replace(order, name="pipedream_2bw", weight_versions=(2,) * placement.stages)
 
 
 def _alternating(

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.arrays import IntArray
+from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import RankOps
@@ -62,3 +63,16 @@ def single_stage(placement: Placement, rank: int, microbatches: npt.ArrayLike) -
     """Return a pass of the only stage of a rank over some micro-batches."""
     numbers = np.asarray(microbatches)
     return np.full(len(numbers), placement.stages_of(rank)[0]), numbers
+
+
+def check_even(name: str, ranks: int) -> None:
+    """Check that there is an even number of ranks, as two directions need.
+
+    Raises
+    ------
+    ScheduleError
+        If there is not; with the nearest legal numbers.
+    """
+    if ranks % 2:
+        near = f"{ranks - 1} or {ranks + 1}" if ranks > 1 else "2"
+        raise ScheduleError(f"{name} needs an even p; here p = {ranks}. Nearest legal p: {near}")

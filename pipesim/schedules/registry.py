@@ -1,5 +1,6 @@
 """Building a schedule by its name, on the placement that it needs."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -84,7 +85,9 @@ def build_schedule(
         placement = _own_placement(name, family, ranks * (chunks or 2), ranks)
     elif ranks not in (None, placement.ranks):
         raise ValueError(f"ranks = {ranks} for a placement on {placement.ranks} ranks")
-    _check_placement(name, family, placement, chunks)
+    else:
+        _check_chunks(name, chunks, placement.stages, placement.ranks)
+    _check_placement(name, family, placement)
     microbatches = check_count("microbatches", microbatches)
     forwards = placement.stages * microbatches * _repeats(options)
     if forwards > MOST_FORWARDS:
@@ -128,8 +131,7 @@ def closed_form_bubble(schedule: Schedule) -> float | None:
 def _placement_on(name: str, family: Family, pipe: Pipeline, chunks: int | None) -> Placement:
     """Return the placement of a family on the stages and ranks of a pipeline."""
     stages, ranks, given = len(pipe.stages), pipe.ranks, pipe.placement
-    if chunks is not None and stages != ranks * chunks:
-        raise ScheduleError(_other_stages(name, chunks, stages, ranks))
+    _check_chunks(name, chunks, stages, ranks)
     own = given.name not in PLACEMENTS and family.placement == "linear"
     if own or given.name == family.placement:
         return given
@@ -147,14 +149,12 @@ def _own_placement(name: str, family: Family, stages: int, ranks: int) -> Placem
         raise ScheduleError(f"{name}: {error}; {way_out}") from None
 
 
-def _check_placement(name: str, family: Family, placement: Placement, chunks: int | None) -> None:
+def _check_placement(name: str, family: Family, placement: Placement) -> None:
     """Check that a placement is the one that a family is made for.
 
     Those with one stage a rank take any order of the ranks.
     """
     stages, ranks = placement.stages, placement.ranks
-    if chunks is not None and stages != ranks * chunks:
-        raise ScheduleError(_other_stages(name, chunks, stages, ranks))
     if family.placement == "linear":
         fits = placement.directions == 1
     else:
@@ -174,7 +174,7 @@ def _repeats(options: Mapping[str, Any]) -> int:
     """Return how many times as many ops some options make."""
     slices, batches = options.get("slices", 1), options.get("batches", 1)
     counts = (slices if np.ndim(slices) == 0 else len(slices), batches)
-    return int(np.prod([n for n in counts if isinstance(n, int)], dtype=object))
+    return math.prod(n for n in counts if isinstance(n, int))
 
 
 def _made_for_costs(
@@ -187,6 +187,11 @@ def _made_for_costs(
     """Return a schedule that goes by the costs for those of a pipeline."""
     built = FAMILIES[name].build(placement, microbatches, pipeline=pipeline, **options)
     return replace(built, family=name)
+
+
+def _check_chunks(name: str, chunks: int | None, stages: int, ranks: int) -> None:
+    if chunks is not None and stages != ranks * chunks:
+        raise ScheduleError(_other_stages(name, chunks, stages, ranks))
 
 
 def _other_stages(name: str, chunks: int, stages: int, ranks: int) -> str:

@@ -12,6 +12,8 @@ from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.placement import Placement
 
+OBJECTIVES = ("span", "makespan")  # what a searched order keeps short
+
 
 class StageTimes(NamedTuple):
     """How long things take [ms].
@@ -30,6 +32,18 @@ class StageTimes(NamedTuple):
     hop: FloatArray
 
 
+def check_objective(name: str, objective: str) -> None:
+    """Check that an objective is one of the known ones.
+
+    Raises
+    ------
+    ScheduleError
+        If it is not.
+    """
+    if objective not in OBJECTIVES:
+        raise ScheduleError(f"{name}: objective {objective!r}; known: {', '.join(OBJECTIVES)}")
+
+
 def split_backward_times(
     name: str, pipe: Pipeline, placement: Placement, microbatches: int
 ) -> StageTimes:
@@ -42,9 +56,8 @@ def split_backward_times(
     """
     pipe.check_microbatches(name, microbatches)
     ranks = placement.table[0]
-    devices = [pipe.devices[rank] for rank in ranks]
-    speed = np.array([[device.speed] for device in devices])
-    overhead = np.array([[device.overhead_ms] for device in devices])
+    speed = pipe.speeds[ranks][:, np.newaxis]
+    overhead = pipe.overheads[ranks][:, np.newaxis]
     tables = []
     for kind in (Kind.F, Kind.I, Kind.W):
         cost = pipe.cost_table(kind, microbatches)

@@ -18,9 +18,8 @@ from pipesim.pipeline import Pipeline
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.rank_orders import columns
-from pipesim.schedules.stage_times import split_backward_times
+from pipesim.schedules.stage_times import check_objective, split_backward_times
 from pipesim.schedules.v_search import v_orders
-from pipesim.schedules.zero_bubble_search import OBJECTIVES
 
 
 def v_schedule(
@@ -95,8 +94,7 @@ def _searched(
     limit: int,
     objective: str,
 ) -> Schedule:
-    if objective not in OBJECTIVES:
-        raise ScheduleError(f"{name}: objective {objective!r}; known: {', '.join(OBJECTIVES)}")
+    check_objective(name, objective)
     if check_count("limit", limit) < 2:
         raise ScheduleError(
             f"{name}: limit = {limit}, but rank 0 holds both chunks of a micro-batch at a time: "

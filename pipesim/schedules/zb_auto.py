@@ -22,8 +22,8 @@ from pipesim.pipeline import Pipeline
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.rank_orders import columns
-from pipesim.schedules.stage_times import split_backward_times
-from pipesim.schedules.zero_bubble_search import OBJECTIVES, zero_bubble_orders
+from pipesim.schedules.stage_times import check_objective, split_backward_times
+from pipesim.schedules.zero_bubble_search import zero_bubble_orders
 
 ASSUMED_FREED = 0.5  # of the stash, by I, where the stages do not say how large that is
 
@@ -98,8 +98,7 @@ def _searched(
     limit: float | Sequence[float] | None,
     objective: str,
 ) -> Schedule:
-    if objective not in OBJECTIVES:
-        raise ScheduleError(f"{name}: objective {objective!r}; known: {', '.join(OBJECTIVES)}")
+    check_objective(name, objective)
     most = _limits(name, placement.stages, limit)
     times = split_backward_times(name, pipe, placement, microbatches)
     freed = [
@@ -115,7 +114,7 @@ def _searched(
 
 
 def _limits(name: str, stages: int, limit: float | Sequence[float] | None) -> FloatArray:
-    given: list[Any] = [limit] if np.ndim(limit) == 0 else list(limit)  # type: ignore[arg-type]
+    given: list[Any] = [limit] if np.ndim(limit) == 0 else list(limit)  # type: ignore[arg-type]  # a number has dimension 0
     if len(given) not in (1, stages):
         raise ScheduleError(f"{name}: {len(given)} limits for {stages} stages; give 1 or {stages}")
     for stage, value in enumerate(given):

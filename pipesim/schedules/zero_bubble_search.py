@@ -14,7 +14,6 @@ from typing import NamedTuple
 from pipesim.arrays import FloatArray
 
 Orders = list[list[tuple[str, int]]]
-OBJECTIVES = ("span", "makespan")
 Score = tuple[float, float, float]
 Setting = tuple[tuple[float, float, float], int]  # (gap, first_wait, wait), in_flight: _simulate
 
