@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Kind(IntEnum):
-    """What an op does, or what a transfer carries."""
+    """What an op does, or what an instruction sends or receives."""
 
     F = 0  # forward
     B = 1  # full backward
@@ -14,6 +14,8 @@ class Kind(IntEnum):
     W = 3  # its weight-gradient part
     SEND_F = 4  # an activation on its way to the next stage
     SEND_B = 5  # a gradient on its way to the stage before
+    RECV_F = 6  # an activation from the stage before
+    RECV_B = 7  # a gradient from the next stage
 
 
 COMPUTE_KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
