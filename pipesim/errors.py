@@ -29,4 +29,17 @@ class ScheduleError(PipesimError, ValueError):
 
 
 class DeadlockError(PipesimError, RuntimeError):
-    """A run that cannot go on: every rank that is left waits for another; not a bad value."""
+    """A run that cannot go on: every rank that is left waits for another; not a bad value.
+
+    Parameters
+    ----------
+    message
+        Who waits for whom.
+    cycle
+        The ranks that wait for each other, each for the next: the rank, the instruction at which
+        it stands, and the one that it waits for.
+    """
+
+    def __init__(self, message: str, cycle: Sequence[tuple[int, str, str]] = ()) -> None:
+        self.cycle = tuple(cycle)
+        super().__init__(message)

@@ -26,13 +26,13 @@ def ladder(run: Run, progress: Progress | None = None) -> "pd.DataFrame":
     """Return what each departure from equal stages adds to a run, one row a rung.
 
     The same order is run with equal stages of the same mean cost, then with its unequal
-    stages, then with what else it has: costs that vary by micro-batch, transfers, bounded
-    queues. The last rung is the run.
+    stages, then with what else it has: costs that vary by micro-batch, transfers, sends and
+    receives as instructions, bounded queues. The last rung is the run.
 
     Columns: `rung`, `step_ms`, `bubble_fraction`, `added_ms` over the rung before (NaN on the
     first), and `rank` that it shows on: of unequal stages and varying costs the rank with the
-    most work, of queues the one that stands still for them the longest; -1 on the first rung
-    and for transfers, which lie between ranks.
+    most work, of blocking transfers and of queues the one that stands still for them the
+    longest; -1 on the first rung and for transfers, which lie between ranks.
 
     Parameters
     ----------
@@ -78,15 +78,25 @@ def _rungs(run: Run, progress: Progress | None) -> Iterator[tuple[str, Run]]:
         yield "+ varying micro-batches", _on(run, bare, progress)
     if pipe.links:
         yield "+ transfers", _on(run, pipe, progress)
+    if run.program.listed:
+        yield f"+ protocol {run.program.protocol}", _on(run, pipe, progress, run.program.protocol)
     if run.queue_capacity is not None:
         yield "+ bounded queues", run
 
 
-def _on(run: Run, pipe: Pipeline, progress: Progress | None) -> Run:
+def _on(run: Run, pipe: Pipeline, progress: Progress | None, protocol: str = "eager") -> Run:
     """Return the same schedule on another pipeline; the run itself, if it is the same."""
-    if run.queue_capacity is None and pipe == run.pipeline:
+    same = pipe == run.pipeline and protocol == run.program.protocol
+    if same and run.queue_capacity is None:
         return run
-    return simulate(pipe, run.schedule.made_for(pipe), progress=progress)
+    limit = None if protocol == "eager" else run.eager_limit_bytes
+    return simulate(
+        pipe,
+        run.schedule.made_for(pipe),
+        protocol=protocol,
+        eager_limit_bytes=limit,
+        progress=progress,
+    )
 
 
 def _culprit(rung: str, run: Run) -> int:
@@ -95,6 +105,8 @@ def _culprit(rung: str, run: Run) -> int:
         return -1
     if rung == "+ bounded queues":
         return first_largest(times.queue_full)
+    if rung.startswith("+ protocol"):
+        return first_largest(times.blocked)
     return first_largest(times.busy)
 
 

@@ -6,11 +6,12 @@ every idle stretch has one cause:
     fill            before the rank's first op
     wait_forward    waiting for an activation
     wait_gradient   waiting for a gradient
+    blocked         in sends and receives that block the rank
     queue_full      the input was there, but no room for the output (bounded queues)
     drain           after the rank's last op
 
-Idle time is defined as the sum of these parts. Exposed communication is the part of the two
-waits in which the message was under way already.
+Idle time is defined as the sum of these parts. Exposed communication is the part of the waits in
+which the message was under way already, and of the blocked time that in which one travelled.
 """
 
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from pipesim.arrays import BoolArray, FloatArray, Int32Array
 from pipesim.dataflow import second_of_pair
 from pipesim.engine.workload import Workload
 from pipesim.ops import Kind
+from pipesim.program import Program
+from pipesim.program_text import COMPUTE
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans
 
-IDLE_CAUSES = ("fill", "wait_forward", "wait_gradient", "queue_full", "drain")
+IDLE_CAUSES = ("fill", "wait_forward", "wait_gradient", "blocked", "queue_full", "drain")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +40,7 @@ class RankTimes:
     fill: FloatArray
     wait_forward: FloatArray
     wait_gradient: FloatArray
+    blocked: FloatArray
     queue_full: FloatArray
     drain: FloatArray
     exposed_communication: FloatArray
@@ -93,16 +97,18 @@ class IdleSpans:
     end: FloatArray
 
 
-def idle_spans(schedule: Schedule, workload: Workload, spans: Spans) -> dict[str, IdleSpans]:
+def idle_spans(program: Program, workload: Workload, spans: Spans) -> dict[str, IdleSpans]:
     """Return the idle stretches of every rank by cause, in the order of `IDLE_CAUSES`."""
+    schedule = program.order
     rank, first_op, last_op = schedule.rank, schedule.offsets[:-1], schedule.offsets[1:] - 1
     every_rank = np.arange(schedule.ranks, dtype=np.int32)
     begin = np.full(schedule.ranks, spans.start.min())
     finish = np.full(schedule.ranks, spans.end.max())
     stops = _previous_end(schedule, spans)
-    got_input = np.clip(spans.ready, stops, spans.start)
+    free = _free_since(program, spans, stops)
+    got_input = np.clip(spans.ready, free, spans.start)
     # Of an overlapped pair the wait counts once, and for the input that came last.
-    once = ~workload.second
+    once, every_op = ~workload.second, np.ones(len(schedule), dtype=bool)
     for_activation = schedule.kind == Kind.F
     second = np.flatnonzero(workload.second)
     if second.size:
@@ -116,15 +122,17 @@ def idle_spans(schedule: Schedule, workload: Workload, spans: Spans) -> dict[str
 
     return {
         "fill": IdleSpans(every_rank, begin, spans.start[first_op]),
-        "wait_forward": between(for_activation, stops, got_input),
-        "wait_gradient": between(~for_activation, stops, got_input),
-        "queue_full": between(np.ones_like(for_activation), got_input, spans.start),
+        "wait_forward": between(for_activation, free, got_input),
+        "wait_gradient": between(~for_activation, free, got_input),
+        "blocked": between(every_op, stops, free),
+        "queue_full": between(every_op, got_input, spans.start),
         "drain": IdleSpans(every_rank, spans.end[last_op], finish),
     }
 
 
-def rank_times(schedule: Schedule, workload: Workload, spans: Spans) -> RankTimes:
+def rank_times(program: Program, workload: Workload, spans: Spans) -> RankTimes:
     """Return where each rank's time went."""
+    schedule = program.order
 
     def per_rank(rank: Int32Array, values: FloatArray) -> FloatArray:
         sums = np.bincount(rank, weights=values, minlength=schedule.ranks)
@@ -133,13 +141,14 @@ def rank_times(schedule: Schedule, workload: Workload, spans: Spans) -> RankTime
     first_op, last_op = schedule.offsets[:-1], schedule.offsets[1:] - 1
     idle = {
         cause: per_rank(found.rank, found.end - found.start)
-        for cause, found in idle_spans(schedule, workload, spans).items()
+        for cause, found in idle_spans(program, workload, spans).items()
     }
     return RankTimes(
         makespan=float(spans.end.max() - spans.start.min()),
         busy=per_rank(schedule.rank, np.where(workload.second, 0.0, spans.end - spans.start)),
         span=spans.end[last_op] - spans.start[first_op],
-        exposed_communication=per_rank(schedule.rank, _exposed(schedule, workload, spans)),
+        exposed_communication=per_rank(schedule.rank, _exposed(program, workload, spans))
+        + per_rank(program.rank, _exposed_while_blocked(program, spans)),
         **idle,
     )
 
@@ -162,11 +171,50 @@ def _input_times(workload: Workload, spans: Spans) -> FloatArray:
     return np.asarray(np.where(source >= 0, arrival[source], 0.0), dtype=np.float64)
 
 
-def _exposed(schedule: Schedule, workload: Workload, spans: Spans) -> FloatArray:
+def _free_since(program: Program, spans: Spans, stops: FloatArray) -> FloatArray:
+    """Return when the rank was through with all that it does before each op, array (ops,).
+
+    That is when the op before ended (`stops`), or when the transfers between them let it go on.
+    """
+    if not program.listed:
+        return stops
+    instruction = program.instruction_of_op
+    before = spans.leave[instruction - 1]
+    first = np.isin(instruction, program.offsets[:-1])
+    free: FloatArray = np.where(first | np.isnan(before), stops, np.minimum(before, spans.start))
+    return np.maximum(free, stops)
+
+
+def _exposed_while_blocked(program: Program, spans: Spans) -> FloatArray:
+    """Return the part of each instruction that blocks in which a message of it travelled.
+
+    Array (instructions,); 0 before the first op of a rank and after its last.
+    """
+    exposed = np.zeros(len(program))
+    if not program.listed:
+        return exposed
+    item = np.flatnonzero(
+        (program.action != COMPUTE) & program.blocking[program.instruction_of_item]
+    )
+    instruction = program.instruction_of_item[item]
+    departed = np.full(len(program), np.inf)
+    np.minimum.at(departed, instruction, spans.departure[program.number[item]])
+    computing = np.cumsum(program.computes)  # of all ranks so far
+    done = computing[program.offsets[1:] - 1]
+    begun = np.append(0, done[:-1])
+    between = (computing > begun[program.rank]) & (computing < done[program.rank])
+    held = np.isfinite(departed) & between
+    exposed[held] = (spans.leave - np.maximum(spans.enter, departed))[held]
+    return np.maximum(exposed, 0.0)
+
+
+def _exposed(program: Program, workload: Workload, spans: Spans) -> FloatArray:
     """Return the part of each op's wait in which its message had been produced already."""
+    schedule = program.order
     remote = (workload.producer >= 0) & (workload.target[workload.producer] >= 0)
     produced = np.where(remote, spans.end[workload.producer], np.inf)
-    waiting_since = np.maximum(_previous_end(schedule, spans), produced)
+    free = _free_since(program, spans, _previous_end(schedule, spans))
+    waiting_since = np.maximum(free, produced)
     arrived = np.minimum(_input_times(workload, spans), spans.start)
     exposed = np.maximum(arrived - waiting_since, 0.0)
     second = np.flatnonzero(workload.second)

@@ -61,6 +61,7 @@ def rank_text(run: Run) -> str:
         "fill": [show(x) for x in times.fill],
         "wait F": [show(x) for x in times.wait_forward],
         "wait B": [show(x) for x in times.wait_gradient],
+        "blocked": [show(x) for x in times.blocked],
         "exposed": [show(x) for x in times.exposed_communication],
         "queue full": [show(x) for x in times.queue_full],
         "drain": [show(x) for x in times.drain],
@@ -70,6 +71,8 @@ def rank_text(run: Run) -> str:
     }
     if run.queue_capacity is None:
         del columns["queue full"]
+    if not run.program.listed:
+        del columns["blocked"]
     if np.ptp(times.busy) <= TIGHT * times.busy.max():
         del columns[""]
     return (

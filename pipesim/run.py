@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from pipesim.arrays import FloatArray
-from pipesim.checks import check_count
+from pipesim.checks import check_amount, check_count
 from pipesim.engine.policy_engine import run_policy
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
 from pipesim.errors import ScheduleError
 from pipesim.lower_bound import makespan_bound
+from pipesim.lowering import PROTOCOLS, lower
 from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
 from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
+from pipesim.program import Program
 from pipesim.progress import Progress
 from pipesim.schedule import Schedule
 from pipesim.schedules import (
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 ScheduleLike: TypeAlias = str | Schedule | Policy | Callable[..., Schedule]
 
 ENGINES = {"simpy": run_simpy}
-PROTOCOLS = ("eager",)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,16 +46,22 @@ class Run:
     Made by `simulate`. Numbers are worked out when they are asked for.
     """
 
-    schedule: Schedule
+    program: Program
     pipeline: Pipeline
     workload: Workload
     spans: Spans
     queue_capacity: int | None = None
+    eager_limit_bytes: int | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of the ops."""
+        return self.program.order
 
     @cached_property
     def rank_times(self) -> RankTimes:
         """Busy and idle time of each rank, idle by cause."""
-        return rank_times(self.schedule, self.workload, self.spans)
+        return rank_times(self.program, self.workload, self.spans)
 
     @property
     def makespan(self) -> float:
@@ -127,7 +134,7 @@ class Run:
     @cached_property
     def trace(self) -> "pd.DataFrame":
         """One row a span; columns as `pipesim.trace` describes them."""
-        return span_table(self.schedule, self.spans)
+        return span_table(self.program, self.spans)
 
     @cached_property
     def in_flight(self) -> "pd.DataFrame":
@@ -206,6 +213,7 @@ def simulate(
     engine: str = "simpy",
     protocol: str = "eager",
     queue_capacity: int | None = None,
+    eager_limit_bytes: int | None = None,
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Run:
@@ -223,9 +231,13 @@ def simulate(
     engine
         "simpy", the reference.
     protocol
-        "eager": sending never occupies a rank.
+        "eager": sending never occupies a rank. Of the others, under which sends and receives are
+        instructions of the ranks, `pipesim.lowering` tells.
     queue_capacity
         Messages that fit between two stages on different ranks, in each direction; None: any.
+    eager_limit_bytes
+        Under any other protocol than "eager": messages up to this size never wait for their
+        receivers; None: all do.
     options
         Of the schedule, where it is given by name or as a function.
     progress
@@ -253,10 +265,30 @@ def simulate(
         raise ValueError(f"protocol {protocol!r} is unknown; known: {', '.join(PROTOCOLS)}")
     if queue_capacity is not None:
         queue_capacity = check_count("queue_capacity", queue_capacity)
+    check_eager_limit(protocol, eager_limit_bytes)
     order = resolve_schedule(pipe, schedule, microbatches, options)
-    workload = bind(order, pipe)
-    spans = ENGINES[engine](order, workload, queue_capacity=queue_capacity, progress=progress)
-    return Run(order, pipe, workload, spans, queue_capacity)
+    program = lower(order, protocol)
+    workload = bind(order, pipe, eager_limit_bytes)
+    spans = ENGINES[engine](program, workload, queue_capacity=queue_capacity, progress=progress)
+    return Run(program, pipe, workload, spans, queue_capacity, eager_limit_bytes)
+
+
+def check_eager_limit(protocol: str, limit: int | None) -> None:
+    """Check that a limit goes with a protocol.
+
+    Raises
+    ------
+    ValueError
+        If it is no size, or no message of the protocol blocks anyhow.
+    """
+    if limit is None:
+        return
+    check_amount("eager_limit_bytes", limit)
+    if protocol == "eager":
+        raise ValueError(
+            f"eager_limit_bytes = {limit}: with protocol 'eager' no message waits for its "
+            "receiver; leave it out, or choose another protocol"
+        )
 
 
 def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:

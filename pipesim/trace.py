@@ -2,16 +2,19 @@
 
 One row a span, sorted by (start, end, rank, resource, position in the order):
 
-    rank        int32     that ran it; of a link row, the rank that sent it
-    resource    category  compute, or link
-    stage       int32
+    rank        int32     that ran it; of a link row, the rank that sent
+    resource    category  compute; link; exchange, the rank itself held by a transfer that blocks
+    stage       int32     of a receive the one that receives
     chunk       int32     local index of the stage on its rank
     microbatch  int32
     slice       int32     of the micro-batch along the sequence; 0 where nothing is sliced
-    kind        category  F, B, I, W; SEND_F (an activation), SEND_B (a gradient)
-    group       int32     of the two rows of an overlapped pair; -1 of all others
-    ready       float64   all inputs are there (0 for a source); for a link row: its op has ended
-    start, end  float64   [ms]; a link row runs from departure to arrival
+    kind        category  F, B, I, W; SEND_F (an activation), SEND_B (a gradient); RECV_F, RECV_B
+    group       int32     of the two rows of an overlapped pair, or of the transfers that a rank
+                          starts together; -1 of all others
+    ready       float64   all inputs are there (0 for a source); link: its op has ended; exchange:
+                          its start
+    start, end  float64   [ms]; a link row runs from departure to arrival, an exchange from when
+                          the rank comes to it to when the rank goes on
 """
 
 from collections.abc import Sequence
@@ -21,14 +24,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray
+from pipesim.arrays import FloatArray, IntArray
 from pipesim.ops import Kind
+from pipesim.program import Program
+from pipesim.program_text import COMPUTE, RECV
 from pipesim.schedule import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RESOURCES = ("compute", "link")
+RESOURCES = ("compute", "link", "exchange")
 KINDS = tuple(kind.name for kind in Kind)
 COLUMNS = (
     "rank",
@@ -57,6 +62,9 @@ class Spans:
         Of the op.
     departure, arrival
         Of the message with its output; NaN where it sends none to another rank.
+    enter, leave
+        When a rank comes to an instruction of transfers and when it goes on, arrays
+        (instructions,); NaN for those that compute. Empty where transfers are no instructions.
     """
 
     ready: FloatArray
@@ -64,35 +72,66 @@ class Spans:
     end: FloatArray
     departure: FloatArray
     arrival: FloatArray
+    enter: FloatArray
+    leave: FloatArray
 
 
-def span_table(schedule: Schedule, spans: Spans) -> "pd.DataFrame":
+def span_table(program: Program, spans: Spans) -> "pd.DataFrame":
     """Return the trace of a run: one row a span, columns as above."""
     import pandas as pd
 
-    chunk = schedule.placement.chunk_table[schedule.directions[schedule.microbatch], schedule.stage]
+    schedule = program.order
+    op = np.arange(len(schedule))
     sending = np.flatnonzero(~np.isnan(spans.departure))
-    source = np.concatenate([np.arange(len(schedule)), sending])
-    on_link = np.arange(len(source)) >= len(schedule)
-    stage = schedule.stage[source]
-    carried = np.where(schedule.kind[source] == Kind.F, Kind.SEND_F, Kind.SEND_B)
+    item = np.flatnonzero(
+        (program.action != COMPUTE) & program.blocking[program.instruction_of_item]
+    )
+    instruction, message = program.instruction_of_item[item], program.number[item]
+    receives = program.action[item] == RECV
+    # The op whose stage a row names, and the op whose message it is.
+    named = np.concatenate([op, sending, np.where(receives, program.consumer[message], message)])
+    carried = np.concatenate([op, sending, message])
+    resource = np.repeat(np.arange(3), [len(op), len(sending), len(item)])
+    code = np.array([[Kind.SEND_F, Kind.SEND_B], [Kind.RECV_F, Kind.RECV_B]])
+    end = np.concatenate([np.zeros(len(op) + len(sending), dtype=int), receives])
+    kind = np.where(
+        resource == 0,
+        schedule.kind[carried],
+        code[end, (schedule.kind[carried] != Kind.F).astype(int)],
+    )
+    ranks = [schedule.rank, schedule.rank[sending], program.rank[instruction]]
+    direction = schedule.directions[schedule.microbatch]
+    chunk = schedule.placement.chunk_table[direction, schedule.stage]
+    enter, leave = (times[instruction] for times in (spans.enter, spans.leave))
     columns = {
-        "rank": schedule.rank[source],
-        "resource": _category(on_link, RESOURCES),
-        "stage": stage,
-        "chunk": chunk[source],
-        "microbatch": schedule.microbatch[source],
-        "slice": schedule.slice[source],
-        "kind": _category(np.where(on_link, carried, schedule.kind[source]), KINDS),
-        "group": np.where(on_link, np.int32(-1), schedule.group[source]),
-        "ready": np.concatenate([spans.ready, spans.end[sending]]),
-        "start": np.concatenate([spans.start, spans.departure[sending]]),
-        "end": np.concatenate([spans.end, spans.arrival[sending]]),
+        "rank": np.concatenate(ranks),
+        "resource": _category(resource, RESOURCES),
+        "stage": schedule.stage[named],
+        "chunk": chunk[named],
+        "microbatch": schedule.microbatch[carried],
+        "slice": schedule.slice[carried],
+        "kind": _category(kind, KINDS),
+        "group": np.concatenate(
+            [schedule.group, np.full(len(sending), -1), _groups(schedule, instruction)]
+        ).astype(np.int32),
+        "ready": np.concatenate([spans.ready, spans.end[sending], enter]),
+        "start": np.concatenate([spans.start, spans.departure[sending], enter]),
+        "end": np.concatenate([spans.end, spans.arrival[sending], leave]),
     }
-    # The last key is the first to sort by; op numbers grow along each rank's order.
-    row_order = np.lexsort((source, on_link, columns["rank"], columns["end"], columns["start"]))
+    position = np.concatenate([op, sending, item])
+    # The last key is the first to sort by; positions grow along each rank's order.
+    row_order = np.lexsort((position, resource, columns["rank"], columns["end"], columns["start"]))
     table = pd.DataFrame(columns, columns=list(COLUMNS))
     return table.iloc[row_order].reset_index(drop=True)
+
+
+def _groups(schedule: Schedule, instruction: IntArray) -> IntArray:
+    """Return a number for the items of every instruction that has several, -1 for the others."""
+    _, which, count = np.unique(instruction, return_inverse=True, return_counts=True)
+    several = count > 1
+    numbers = np.where(several, int(schedule.group.max()) + np.cumsum(several), -1)
+    found: IntArray = numbers[which]
+    return found
 
 
 def _category(codes: npt.NDArray[Any], names: Sequence[str]) -> "pd.Categorical":

@@ -68,7 +68,7 @@ def test_idle_parts_add_up(case, capacity):
     times = run.rank_times
     tolerance = 1e-9 * run.makespan
     np.testing.assert_allclose(times.idle, run.makespan - times.busy, rtol=0, atol=tolerance)
-    for cause in ("fill", "wait_forward", "wait_gradient", "queue_full", "drain"):
+    for cause in ("fill", "wait_forward", "wait_gradient", "blocked", "queue_full", "drain"):
         assert (getattr(times, cause) >= 0).all()
     waits = times.wait_forward + times.wait_gradient
     assert (times.exposed_communication <= waits + tolerance).all()

@@ -75,7 +75,7 @@ def test_the_trace_has_its_columns_and_its_order(small):
         "start": "float64",
         "end": "float64",
     }
-    assert list(trace.resource.cat.categories) == ["compute", "link"]
+    assert list(trace.resource.cat.categories) == ["compute", "link", "exchange"]
     assert len(trace) == 8 + 4
     keys = list(zip(trace.start, trace.end, trace["rank"], trace.resource, strict=True))
     assert keys == sorted(keys)

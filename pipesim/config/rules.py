@@ -9,9 +9,10 @@ from typing import Any
 
 from pipesim.config.sections import Sections, StagesSection
 from pipesim.config.values import Bad, length
+from pipesim.lowering import PROTOCOLS
 from pipesim.partitioning import WEIGHTS
 from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
-from pipesim.run import ENGINES, PROTOCOLS
+from pipesim.run import ENGINES
 from pipesim.schedules import FAMILIES
 
 SWEEP_MODES = ("product", "zip")

@@ -1,8 +1,10 @@
-"""What messages between ops go through: mailboxes, wires, and queues with room for a few."""
+"""What messages between ops go through: mailboxes, wires, exchanges, queues with some room."""
 
 from collections import deque
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import simpy
 
 from pipesim.engine.run_state import RunState
@@ -52,6 +54,10 @@ class Wire:
         else:
             self._depart(op)
 
+    def _advance(self) -> None:
+        while self.backlog and not self.busy:
+            self._depart(self.backlog.popleft())
+
     def _depart(self, op: int) -> None:
         self.run.departure[op] = self.env.now
         if self.run.wire[op]:
@@ -64,8 +70,7 @@ class Wire:
         op: Any = event.value
         self.busy = False
         self._travel(op)
-        while self.backlog and not self.busy:
-            self._depart(self.backlog.popleft())
+        self._advance()
 
     def _travel(self, op: int) -> None:
         simpy.Timeout(self.env, self.run.latency[op], op).callbacks.append(self._arrive)
@@ -74,6 +79,76 @@ class Wire:
         op: Any = event.value
         self.run.arrival[op] = self.env.now
         self.mailbox.put(self.run.consumer[op])
+
+
+class MeetingWire(Wire):
+    """A wire whose messages wait for their receivers, but for those that are small enough."""
+
+    def __init__(self, env: simpy.Environment, mailbox: Inbox, run: RunState) -> None:
+        super().__init__(env, mailbox, run)
+        self.expected: set[int] = set()
+
+    def send(self, op: int) -> None:
+        """Put a message in line."""
+        self.backlog.append(op)
+        self._advance()
+
+    def expect(self, op: int) -> None:
+        """Take note that the receiver is there for a message."""
+        self.expected.add(op)
+        self._advance()
+
+    def _advance(self) -> None:
+        while self.backlog and not self.busy and self._may_depart(self.backlog[0]):
+            self._depart(self.backlog.popleft())
+
+    def _may_depart(self, op: int) -> bool:
+        return op in self.expected or not self.run.meets[op]
+
+    def _arrive(self, event: simpy.Event) -> None:
+        super()._arrive(event)
+        op: Any = event.value
+        bell = self.run.bells.pop(op, None)
+        if bell is not None:
+            bell.succeed()
+
+
+class Exchange:
+    """An instruction of one rank: sends and receives that start together.
+
+    Parameters
+    ----------
+    instruction
+        Its number in the program.
+    sends, receives
+        Messages by the number of the op that makes them, each with its wire.
+    awaited
+        The messages that have to be there before the rank goes on.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        instruction: int,
+        sends: Sequence[tuple[MeetingWire, int]],
+        receives: Sequence[tuple[MeetingWire, int]],
+        awaited: Sequence[int],
+        run: RunState,
+    ) -> None:
+        self.env, self.instruction, self.run = env, instruction, run
+        self.sends, self.receives, self.awaited = sends, receives, awaited
+
+    def perform(self) -> Generator[simpy.Event, None, None]:
+        """Start all transfers, and wait for those that block."""
+        self.run.enter[self.instruction] = self.env.now
+        for wire, op in self.sends:
+            wire.send(op)
+        for wire, op in self.receives:
+            wire.expect(op)
+        for op in self.awaited:
+            if np.isnan(self.run.arrival[op]):
+                yield self.run.bells.setdefault(op, self.env.event())
+        self.run.leave[self.instruction] = self.env.now
 
 
 class Handover:

@@ -1,43 +1,236 @@
-"""Telling who waits for whom when a run cannot go on."""
+"""Telling who waits for whom when a program cannot go on, and what would let it.
+
+The instruction at which a stuck rank stands waits for one that another rank has not come to;
+that rank stands at an instruction before it, and so on, until the ranks close a cycle:
+
+    rank 0, instruction 2, 0SEND_F0 to rank 1: waits until rank 1 comes to 1RECV_F0, ...
+    rank 1, instruction 1, 1SEND_B0 to rank 0: waits until rank 0 comes to 0RECV_B0, ...
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.engine.workload import Workload
+from pipesim.arrays import BoolArray
+from pipesim.dataflow import producers
+from pipesim.engine.event_graph import START, TRANSFER, EventGraph, event_graph
 from pipesim.errors import DeadlockError
 from pipesim.ops import Kind
-from pipesim.schedule import Schedule
-from pipesim.trace import Spans
+from pipesim.program import Program
+from pipesim.text_table import count_text
 
-SHOWN = 16  # stuck ranks in the message
+SHOWN = 16  # ranks in the message
+BEFORE, BEHIND = 4, 3  # instructions shown around the stuck ones
+MOST_TRIED = 1_000_000  # instructions in all the programs that are tried for a swap
 
 
-def deadlock_error(schedule: Schedule, workload: Workload, spans: Spans) -> DeadlockError:
-    """Return the error that names, for each stuck rank, its op and what that op waits for."""
-    lines = []
-    for rank in range(schedule.ranks):
-        first, last = int(schedule.offsets[rank]), int(schedule.offsets[rank + 1])
-        waiting = np.flatnonzero(np.isnan(spans.start[first:last]))
-        if waiting.size:
-            op = first + int(waiting[0])
-            place = f"rank {rank} at {schedule.op(op)}, op {op - first + 1} of its {last - first}"
-            lines.append(f"  {place}: waits for {_awaited(schedule, workload, spans, op)}")
-    if len(lines) > SHOWN:
-        lines[SHOWN:] = [f"  and {len(lines) - SHOWN} more ranks"]
-    return DeadlockError(
-        f"{schedule.name} cannot go on: the ranks that are left wait for each other\n"
-        + "\n".join(lines)
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A rank that never goes on: where it stands, and the instruction it waits for.
+
+    `instruction` and `awaited` are numbers in the program; `reason` says what keeps it.
+    """
+
+    rank: int
+    instruction: int
+    awaited: int
+    reason: str
+
+
+def check_deadlock(
+    program: Program, *, queue_capacity: int | None = None, eager_limit_bytes: int | None = None
+) -> None:
+    """Check, without running it, that a program does not hang.
+
+    Parameters
+    ----------
+    program
+        The instructions of every rank.
+    queue_capacity
+        Messages that fit between two stages on different ranks, in each direction; None: any.
+    eager_limit_bytes
+        For a program written by hand: messages up to this size never wait for their receivers.
+
+    Raises
+    ------
+    DeadlockError
+        If it hangs; the error tells who waits for whom.
+    ValueError
+        If there is a limit, but the program does not say how large its messages are.
+
+    Examples
+    --------
+    >>> check_deadlock(Program.from_lists(["send x to 1, recv y from 1",
+    ...                                    "recv x from 0, send y to 0"]))
+    """
+    meets = None
+    if eager_limit_bytes is not None:
+        if program.sizes is None:
+            raise ValueError(f"{program.name} has no sizes for eager_limit_bytes to go by")
+        meets = program.sizes > eager_limit_bytes
+    graph = event_graph(program, queue_capacity=queue_capacity, meets=meets)
+    if graph.stuck().any():
+        raise deadlock_error(graph)
+
+
+def deadlock_error(graph: EventGraph) -> DeadlockError:
+    """Return the error that names the ranks of a program that wait for each other.
+
+    It holds the cycle, draws where every rank stands, and says which swap of two neighbouring
+    instructions breaks it, if one does.
+    """
+    program = graph.program
+    stands = _standing(graph)
+    cycle = _cycle(graph, stands)
+    under = f" under {program.protocol}" if program.listed else ""
+    ranks = ", ".join(str(wait.rank) for wait in cycle[:SHOWN])
+    who = (
+        f"ranks {ranks} wait for each other" if len(cycle) > 1 else f"rank {ranks} waits for itself"
     )
+    lines = [f"{program.name} cannot go on{under}: {who}"]
+    lines += [f"  {_wait_text(program, wait)}" for wait in cycle[:SHOWN]]
+    if len(cycle) > SHOWN:
+        lines.append(f"  and {len(cycle) - SHOWN} more ranks, back to rank {ranks[0]}")
+    behind = len(stands) - len(cycle)
+    if behind:
+        lines.append(f"  {count_text(behind, 'more rank')} cannot go on for that reason")
+    lines += [*_picture(program, stands, cycle), _way_out(graph, cycle)]
+    ends = [
+        (wait.rank, program.text(wait.instruction), program.text(wait.awaited)) for wait in cycle
+    ]
+    return DeadlockError("\n".join(lines), ends)
 
 
-def _awaited(schedule: Schedule, workload: Workload, spans: Spans, op: int) -> str:
-    source = int(workload.producer[op])
-    if source >= 0 and np.isnan(spans.end[source]):
-        carried = "activation" if schedule.kind[op] == Kind.F else "gradient"
-        rank = int(schedule.rank[source])
-        place = source - int(schedule.offsets[rank]) + 1
-        return f"the {carried} from {schedule.op(source)}, op {place} of rank {rank}"
-    consumer = int(workload.consumer[op])
-    return (
-        f"room in the queue from stage {int(schedule.stage[op])} "
-        f"to stage {int(schedule.stage[consumer])}"
-    )
+def _standing(graph: EventGraph) -> dict[int, int]:
+    """Return the instruction at which each stuck rank stands."""
+    stuck = graph.stuck()[graph.leave]
+    rank = graph.program.rank
+    where = np.flatnonzero(stuck)
+    _, first = np.unique(rank[where], return_index=True)
+    return {int(rank[i]): i for i in where[first].tolist()}
+
+
+def _cycle(graph: EventGraph, stands: dict[int, int]) -> list[Wait]:
+    """Return ranks that wait for each other in a cycle: each for the next, the last for the first.
+
+    The cycle is turned so that its lowest rank comes first.
+    """
+    stuck = graph.stuck()
+    rank_of = graph.program.rank
+    waits: dict[int, Wait] = {}
+    rank = min(stands)
+    while rank not in waits:
+        awaited, reason = _awaited(graph, stuck, stands[rank])
+        waits[rank] = Wait(rank, stands[rank], awaited, reason)
+        rank = int(rank_of[awaited])
+    path = list(waits.values())
+    ring = path[next(place for place, wait in enumerate(path) if wait.rank == rank) :]
+    lowest = min(range(len(ring)), key=lambda place: ring[place].rank)
+    return ring[lowest:] + ring[:lowest]
+
+
+def _awaited(graph: EventGraph, stuck: BoolArray, instruction: int) -> tuple[int, str]:
+    """Return the instruction that keeps a rank at another, and why it does."""
+    node = int(graph.enter[instruction])
+    if not stuck[node]:
+        node = int(graph.leave[instruction])
+    messages = []
+    while True:
+        edges = graph.awaited[graph.offsets[node] : graph.offsets[node + 1]]
+        node, time = divmod(int(edges[stuck[edges // 3]][0]), 3)
+        if graph.cost_kind[node] != TRANSFER:
+            break
+        messages.append(int(graph.cost_index[node]))
+    awaited = int(graph.instruction[node])
+    return awaited, _reason(graph.program, instruction, awaited, messages, time == START)
+
+
+def _reason(
+    program: Program, instruction: int, awaited: int, messages: list[int], for_room: bool
+) -> str:
+    """Return what an instruction waits for, in words; `messages` are those that are held up."""
+    rank, schedule = int(program.rank[awaited]), program.schedule
+    own = rank == program.rank[instruction]
+    number = awaited - int(program.offsets[rank]) + 1
+    noun = _noun(program)
+    place = f"its own {noun} {number}" if own else f"{noun} {number} of rank {rank}"
+    text = f"{program.text(awaited)}, {place}"
+    if schedule is None or not program.computes[instruction]:
+        return text
+    if for_room:
+        taken = program.number[program.items(awaited)]
+        fed = taken[program.source[producers(schedule)[taken]] == program.rank[instruction]]
+        to = int(schedule.stage[fed[0]])
+        start = int(schedule.stage[producers(schedule)[fed[0]]])
+        return f"room in the queue from stage {start} to stage {to}, until {text}, starts"
+    op = messages[0] if messages else int(program.number[program.items(awaited)[0]])
+    carried = "activation" if schedule.kind[op] == Kind.F else "gradient"
+    if program.computes[awaited] and op in program.number[program.items(awaited)]:
+        return f"the {carried} from {text}"
+    return f"the {carried} from {schedule.op(op)}, held up until {text}"
+
+
+def _noun(program: Program) -> str:
+    return "instruction" if program.listed else "op"
+
+
+def _wait_text(program: Program, wait: Wait) -> str:
+    first, last = program.offsets[[wait.rank, wait.rank + 1]].tolist()
+    where = f"{_noun(program)} {wait.instruction - first + 1} of its {last - first}"
+    text = program.text(wait.instruction)
+    return f"rank {wait.rank} at {text}, {where}: waits for {wait.reason}"
+
+
+def _picture(program: Program, stands: dict[int, int], cycle: list[Wait]) -> list[str]:
+    """Return what stands around the stuck instructions, which are marked; one row a rank."""
+    shown = sorted({wait.rank for wait in cycle[:SHOWN]} | set(sorted(stands)[:SHOWN]))
+    margin = len(str(max(shown)))
+    grid = []
+    for rank in shown:
+        first, last = program.offsets[[rank, rank + 1]].tolist()
+        here = stands[rank]
+        row = [
+            program.text(i) for i in range(max(first, here - BEFORE), min(last, here + BEHIND + 1))
+        ]
+        missing = BEFORE - (here - max(first, here - BEFORE))
+        row = [""] * missing + row
+        row[BEFORE] = f">{row[BEFORE]}<"
+        more = " ..." if here + BEHIND + 1 < last else ""
+        grid.append((rank, "..." if here - BEFORE > first else "", row, more))
+    columns = max(len(row) for _, _, row, _ in grid)
+    widths = [
+        max(len(row[column]) for _, _, row, _ in grid if column < len(row))
+        for column in range(columns)
+    ]
+    return [
+        f"  rank {rank:>{margin}} | {cut:3} "
+        + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip()
+        + more
+        for rank, cut, row, more in grid
+    ]
+
+
+def _way_out(graph: EventGraph, cycle: list[Wait]) -> str:
+    """Return which swap of two neighbouring instructions lets the program go on.
+
+    Only a swap on the cycle can break it: of the instruction at which a rank stands and the one
+    right behind it that another rank waits for.
+    """
+    program = graph.program
+    rank_of = program.rank
+    swaps = []
+    for before, wait in zip([cycle[-1], *cycle[:-1]], cycle, strict=True):
+        if before.awaited == wait.instruction + 1 and rank_of[before.awaited] == wait.rank:
+            swaps.append(wait.instruction)
+    tried = swaps[: max(1, MOST_TRIED // len(program))]
+    for swap in tried:
+        if not event_graph(program.swapped(swap), **graph.rules).stuck().any():
+            rank = int(rank_of[swap])
+            number = swap - int(program.offsets[rank]) + 1
+            return (
+                f"  it would go on with {program.text(swap)} and {program.text(swap + 1)} "
+                f"swapped ({_noun(program)}s {number} and {number + 1} of rank {rank})"
+            )
+    if len(tried) < len(swaps):
+        return f"  none of {len(tried)} swaps of neighbours that were tried lets it go on"
+    return f"  no swap of two neighbouring {_noun(program)}s lets it go on"

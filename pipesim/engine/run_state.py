@@ -9,13 +9,21 @@ from pipesim.progress import Progress
 from pipesim.trace import Spans
 
 if TYPE_CHECKING:
+    import simpy
+
     from pipesim.engine.channels import Handover, Queue, Wire
+    from pipesim.program import Program
 
 
 class RunState:
     """What is known of every op before and during a run; times that are not yet known are NaN."""
 
-    def __init__(self, workload: Workload, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        program: "Program | None" = None,
+        progress: Progress | None = None,
+    ) -> None:
         ops = len(workload.duration)
         self.duration: list[float] = workload.duration.tolist()
         self.producer: list[int] = workload.producer.tolist()
@@ -26,6 +34,10 @@ class RunState:
         self.ready, self.start, self.end, self.departure, self.arrival = (
             [np.nan] * ops for _ in range(5)
         )
+        instructions = len(program) if program is not None and program.listed else 0
+        self.enter, self.leave = ([np.nan] * instructions for _ in range(2))
+        self.meets: list[bool] = workload.meets.tolist()
+        self.bells: dict[int, simpy.Event] = {}  # rung when a message is there
         self.bounded = False  # whether any queue is
         self.outlet: list[Wire | Handover | None] = [None] * ops  # what takes its output away
         self.queue_in: list[Queue | None] = [None] * ops  # that its input stands in
@@ -43,4 +55,5 @@ class RunState:
     def spans(self) -> Spans:
         """Return the times as arrays."""
         times = self.ready, self.start, self.end, self.departure, self.arrival
-        return Spans(*map(np.array, times))
+        instructions = self.enter, self.leave
+        return Spans(*map(np.array, (*times, *instructions)))

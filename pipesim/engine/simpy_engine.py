@@ -7,40 +7,54 @@
 
 A micro-batch is a message that flows from op to op: when an op ends, its output goes onto the
 wire to the rank of the op that takes it, and lands in that rank's mailbox under that op's
-number. Keyed like this, a rank gets the input it needs whatever the order of arrival. Sending
-never occupies a rank. With bounded queues, an op starts only when there is room for its output.
+number. Keyed like this, a rank gets the input it needs whatever the order of arrival. With
+bounded queues, an op starts only when there is room for its output.
+
+By itself sending never occupies a rank. Under a protocol in which sends and receives are
+instructions, those that stand between two ops of the rank are performed between them.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import simpy
 
-from pipesim.engine.channels import Handover, Mailbox, Queue, Wire
+from pipesim.engine.channels import Exchange, Handover, Mailbox, MeetingWire, Queue, Wire
 from pipesim.engine.deadlock import deadlock_error
+from pipesim.engine.event_graph import event_graph
 from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import Workload
+from pipesim.program import Program
+from pipesim.program_text import RECV, SEND
 from pipesim.progress import Progress
-from pipesim.schedule import Schedule
 from pipesim.trace import Spans
 
 REPORT_EVERY = 1024  # steps of a rank between two calls of the progress hook
 
-Step: TypeAlias = tuple[int, ...]  # the number of an op, or those of an overlapped pair
+# The number of an op, or those of an overlapped pair, and the transfers that come before.
+Step: TypeAlias = tuple[tuple[int, ...], Sequence[Exchange]]
 
 
 def rank_process(
-    env: simpy.Environment, steps: Sequence[Step], mailbox: Mailbox, run: RunState
+    env: simpy.Environment,
+    steps: Sequence[Step],
+    last: Sequence[Exchange],
+    mailbox: Mailbox,
+    run: RunState,
 ) -> Generator[simpy.Event, None, None]:
     """Walk the steps of one rank: wait for the input, compute, pass the output on.
 
     A step is an op, or an overlapped pair of a forward and a backward, which starts when both
-    inputs are there and passes both outputs on at its end.
+    inputs are there and passes both outputs on at its end. Before it come the transfers that
+    stand before it in the rank's instructions; the `last` ones come after all steps.
     """
     producer, local_input, start, end = run.producer, run.local_input, run.start, run.end
     for batch in _batches(steps):
-        for step in batch:
+        for step, exchanges in batch:
+            for exchange in exchanges:
+                yield from exchange.perform()
             ready = 0.0
             for op in step:
                 if local_input[op] >= 0:
@@ -72,22 +86,24 @@ def rank_process(
                 outlet = run.outlet[op]
                 if outlet is not None:
                     outlet.send(op)
-        run.report(sum(map(len, batch)))
+        run.report(sum(len(step) for step, _ in batch))
+    for exchange in last:
+        yield from exchange.perform()
 
 
 def run_simpy(
-    schedule: Schedule,
+    program: Program,
     workload: Workload,
     *,
     queue_capacity: int | None = None,
     progress: Progress | None = None,
 ) -> Spans:
-    """Return when every op of a schedule ran.
+    """Return when every op of a program ran.
 
     Parameters
     ----------
-    schedule
-        The order of every rank.
+    program
+        The instructions of every rank, made from a schedule.
     workload
         The same schedule bound to the costs of a pipeline.
     queue_capacity
@@ -98,52 +114,91 @@ def run_simpy(
     Raises
     ------
     DeadlockError
-        If the run cannot go on; it names what every stuck rank waits for.
+        If the run cannot go on; it names the ranks that wait for each other.
     """
     env = simpy.Environment()
-    run = RunState(workload, progress)
-    mailboxes = [Mailbox(env) for _ in range(schedule.ranks)]
-    _connect(env, schedule, workload, mailboxes, run)
+    run = RunState(workload, program, progress)
+    mailboxes = [Mailbox(env) for _ in range(program.ranks)]
+    wires = _wires(env, program, mailboxes, run)
+    exchanges = _exchanges(env, program, wires, run)
+    _connect(program, workload, mailboxes, wires, run)
     if queue_capacity is not None:
-        _bound_queues(env, schedule, workload, queue_capacity, run)
+        _bound_queues(env, program, queue_capacity, run)
     for rank, mailbox in enumerate(mailboxes):
-        steps = _steps(schedule.offsets[rank], schedule.offsets[rank + 1], workload)
-        env.process(rank_process(env, steps, mailbox, run))
+        steps, last = _steps(program, rank, exchanges)
+        env.process(rank_process(env, steps, last, mailbox, run))
     env.run()
     spans = run.spans()
-    if np.isnan(spans.end).any():
-        raise deadlock_error(schedule, workload, spans)
+    if np.isnan(spans.end).any() or np.isnan(spans.leave[list(exchanges)]).any():
+        raise deadlock_error(
+            event_graph(program, queue_capacity=queue_capacity, meets=workload.meets)
+        )
     return spans
 
 
+def _wires(
+    env: simpy.Environment, program: Program, mailboxes: Sequence[Mailbox], run: RunState
+) -> dict[tuple[int, int], Wire]:
+    """Return one wire for each directed pair of ranks that messages go between."""
+    kind = MeetingWire if program.listed else Wire
+    there = program.source >= 0
+    pairs = np.unique(np.stack([program.source[there], program.target[there]]), axis=1)
+    return {(a, b): kind(env, mailboxes[b], run) for a, b in pairs.T.tolist()}
+
+
 def _connect(
-    env: simpy.Environment,
-    schedule: Schedule,
+    program: Program,
     workload: Workload,
     mailboxes: Sequence[Mailbox],
+    wires: Mapping[tuple[int, int], Wire],
     run: RunState,
 ) -> None:
-    """Give every op whose output is taken its way out: one wire a directed pair of ranks."""
-    outlets: dict[tuple[int, int], Wire | Handover] = {}
-    passing = np.flatnonzero(workload.consumer >= 0)
-    pairs = zip(schedule.rank[passing].tolist(), workload.target[passing].tolist(), strict=True)
-    for op, (source, target) in zip(passing.tolist(), pairs, strict=True):
-        if (source, target) not in outlets:
-            outlets[source, target] = (
-                Handover(mailboxes[source], run)
-                if target < 0
-                else Wire(env, mailboxes[target], run)
-            )
-        run.outlet[op] = outlets[source, target]
+    """Give every op whose output leaves by itself its way out."""
+    rank, target = program.order.rank.tolist(), program.target.tolist()
+    by_itself = not program.listed
+    handovers = [Handover(mailbox, run) for mailbox in mailboxes]
+    for op in np.flatnonzero(workload.consumer >= 0).tolist():
+        if target[op] < 0:
+            run.outlet[op] = handovers[rank[op]]
+        elif by_itself:
+            run.outlet[op] = wires[rank[op], target[op]]
 
 
-def _bound_queues(
-    env: simpy.Environment, schedule: Schedule, workload: Workload, capacity: int, run: RunState
-) -> None:
+def _exchanges(
+    env: simpy.Environment,
+    program: Program,
+    wires: Mapping[tuple[int, int], Wire],
+    run: RunState,
+) -> dict[int, Exchange]:
+    """Return the instructions that send and receive, by their numbers."""
+    found = {}
+    source, target = program.source.tolist(), program.target.tolist()
+    action, number = program.action.tolist(), program.number.tolist()
+    for instruction in np.flatnonzero(~program.computes).tolist():
+        items = [(action[item], number[item]) for item in program.items(instruction)]
+        ends: dict[int, list[tuple[MeetingWire, int]]] = {SEND: [], RECV: []}
+        for end, op in items:
+            wire = wires[source[op], target[op]]
+            assert isinstance(wire, MeetingWire)
+            ends[end].append((wire, op))
+        awaited = [op for end, op in items if end == RECV or run.meets[op]]
+        found[instruction] = Exchange(
+            env,
+            instruction,
+            ends[SEND],
+            ends[RECV],
+            awaited if program.blocking[instruction] else (),
+            run,
+        )
+    return found
+
+
+def _bound_queues(env: simpy.Environment, program: Program, capacity: int, run: RunState) -> None:
     """Put a queue between each two stages on different ranks, one for each direction of flow."""
+    schedule = program.order
     run.bounded = True
     queues: dict[tuple[int, int, int], Queue] = {}
-    for op in np.flatnonzero(workload.target >= 0).tolist():
+    for op in np.flatnonzero(program.source >= 0).tolist():
         consumer = run.consumer[op]
         direction = int(schedule.directions[schedule.microbatch[op]])
         boundary = int(schedule.stage[op]), int(schedule.stage[consumer]), direction
@@ -152,14 +207,24 @@ def _bound_queues(
         run.queue_out[op] = run.queue_in[consumer] = queues[boundary]
 
 
-def _steps(first: int, last: int, workload: Workload) -> list[Step]:
-    second = workload.second[first:last]
-    steps: list[Step] = [(op,) for op in (first + np.flatnonzero(~second)).tolist()]
-    if second.any():  # put each second op of a pair to its first
-        for op in (first + np.flatnonzero(second)).tolist():
-            place = op - first - int(np.count_nonzero(second[: op - first])) - 1
-            steps[place] = (op - 1, op)
-    return steps
+def _steps(
+    program: Program, rank: int, exchanges: Mapping[int, Exchange]
+) -> tuple[list[Step], Sequence[Exchange]]:
+    """Return the steps of a rank, and what it performs after the last."""
+    first, last = program.offsets[[rank, rank + 1]].tolist()
+    bounds = program.item_offsets[first : last + 1]
+    number = program.number[bounds[0] : bounds[-1]].tolist()
+    if not exchanges:
+        return [(tuple(number[i:j]), ()) for i, j in pairwise((bounds - bounds[0]).tolist())], ()
+    steps: list[Step] = []
+    before: Sequence[Exchange] = ()
+    for instruction, (begin, end) in enumerate(pairwise((bounds - bounds[0]).tolist()), first):
+        if instruction in exchanges:
+            before = (*before, exchanges[instruction])
+        else:
+            steps.append((tuple(number[begin:end]), before))
+            before = ()
+    return steps, before
 
 
 def _batches(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:

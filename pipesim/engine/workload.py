@@ -33,6 +33,9 @@ class Workload:
         Rank of the consumer; -1 where there is none or it is on the same rank.
     wire, latency
         Of the message to that rank: time on the wire, then until it is there [ms].
+    meets
+        Whether the message, where sends and receives are instructions, waits for its receiver:
+        those above the eager limit do.
     """
 
     duration: FloatArray
@@ -43,10 +46,18 @@ class Workload:
     target: Int32Array
     wire: FloatArray
     latency: FloatArray
+    meets: BoolArray
 
 
-def bind(schedule: Schedule, pipe: Pipeline) -> Workload:
+def bind(schedule: Schedule, pipe: Pipeline, eager_limit_bytes: int | None = None) -> Workload:
     """Return the workload of a schedule on a pipeline.
+
+    Parameters
+    ----------
+    schedule, pipe
+        The order, and what its ops cost.
+    eager_limit_bytes
+        Messages up to this size never wait for their receivers; None: all do.
 
     Raises
     ------
@@ -68,7 +79,20 @@ def bind(schedule: Schedule, pipe: Pipeline) -> Workload:
         target=np.where(crosses, rank[consumer], np.int32(-1)),
         wire=np.where(crosses, wire[which], 0.0),
         latency=np.where(crosses, latency[which], 0.0),
+        meets=_meets(schedule, pipe, consumer, eager_limit_bytes),
     )
+
+
+def _meets(
+    schedule: Schedule, pipe: Pipeline, consumer: Int32Array, limit: int | None
+) -> BoolArray:
+    if limit is None:
+        return np.ones(len(schedule), dtype=bool)
+    output = np.array([stage.output_bytes for stage in pipe.stages]) / schedule.slices
+    # A gradient is as large as the activation that went over the same boundary.
+    boundary = np.minimum(schedule.stage, schedule.stage[consumer])
+    large: BoolArray = output[boundary] > limit
+    return large
 
 
 def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:

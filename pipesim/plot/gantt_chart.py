@@ -79,7 +79,7 @@ def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
 
 def _draw_run(ax: Axes, run: Run, top: float) -> None:
     begin = run.spans.start.min()
-    for cause, found in idle_spans(run.schedule, run.workload, run.spans).items():
+    for cause, found in idle_spans(run.program, run.workload, run.spans).items():
         face, hatch, _ = IDLE_STYLES[cause]
         height = np.full(len(found.rank), BAR)
         boxes = _boxes(

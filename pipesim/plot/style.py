@@ -27,6 +27,7 @@ IDLE_STYLES = {  # cause -> face, hatch, words
     "fill": ("#f2f2f2", None, "fill"),
     "wait_forward": ("white", "....", "waits for activation"),
     "wait_gradient": ("white", "////", "waits for gradient"),
+    "blocked": ("#e6e6e6", "\\\\\\\\", "blocked in a transfer"),
     "queue_full": ("white", "xxxx", "queue full"),
     "drain": ("white", "----", "drain"),
 }

@@ -1,0 +1,217 @@
+"""A program: for every rank a list of instructions, sends and receives among its ops.
+
+    rank 0 | 0F0  0SEND_F0  0F1  0SEND_F1  0RECV_B0  0B0  ...
+    rank 1 | 1RECV_F0  1F0  1B0  1SEND_B0  1RECV_F1  1F1  ...
+
+An instruction computes an op (or an overlapped pair), or it is one or several sends and
+receives of messages. A program says what comes after what on a rank, and nothing of time. Where
+its transfers are no instructions (the protocol eager), messages leave by themselves.
+
+The message with the output of an op bears the number of that op.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from pipesim.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
+from pipesim.dataflow import consumers, second_of_pair
+from pipesim.errors import ScheduleError
+from pipesim.program_text import COMPUTE, RECV, aligned_rows, item_text, parse_lists
+from pipesim.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Program:
+    """Per rank a list of instructions; made by `lower` or by `Program.from_lists`.
+
+    Parameters
+    ----------
+    name
+        Shown in messages.
+    protocol
+        How the transfers are ordered.
+    source, target
+        The ranks that send and receive each message, arrays (messages,); -1 where there is none.
+    consumer
+        The op that takes each message, array (messages,); -1 where none does.
+    offsets
+        Array (ranks + 1,): the instructions of rank r go from offsets[r] up to offsets[r + 1].
+    item_offsets
+        Array (instructions + 1,): the items of an instruction, likewise.
+    action, number
+        Of every item, arrays (items,): COMPUTE and an op, SEND or RECV and a message.
+    blocking
+        Whether a rank waits until the transfers of the instruction are done, array
+        (instructions,).
+    schedule
+        The order of the ops; None for a program written by hand.
+    labels, sizes
+        Of a program written by hand the text of every item, and the bytes of every message,
+        array (messages,).
+    """
+
+    name: str
+    protocol: str
+    source: Int32Array
+    target: Int32Array
+    consumer: Int32Array
+    offsets: IntArray
+    item_offsets: IntArray
+    action: Int8Array
+    number: Int32Array
+    blocking: BoolArray
+    schedule: Schedule | None = None
+    labels: tuple[str, ...] = ()
+    sizes: FloatArray | None = None
+
+    @classmethod
+    def from_lists(
+        cls,
+        lists: Sequence[str | Iterable[str]],
+        *,
+        sizes: Mapping[str, int] | None = None,
+        name: str = "program",
+    ) -> Self:
+        """Return the program that one list of instructions a rank spells out.
+
+        `send x to 1` and `recv x from 0` are the two ends of the message x, which block; several
+        joined by `&` start together; any other text is something that the rank computes.
+
+        Parameters
+        ----------
+        lists
+            For every rank its instructions in order, or one text with commas between.
+        sizes
+            Bytes of the messages, for a limit up to which they do not block; by default 0.
+        name
+            Shown in messages.
+
+        Raises
+        ------
+        ScheduleError
+            If a message lacks an end, has one twice, or its ends disagree.
+
+        Examples
+        --------
+        >>> print(Program.from_lists(["send x to 1, recv y from 1", "recv x from 0, send y to 0"]))
+        rank 0 | send x to 1   | recv y from 1
+        rank 1 | recv x from 0 | send y to 0
+        """
+        return cls(name=name, protocol="as written", **parse_lists(lists, sizes or {}, name))
+
+    @property
+    def order(self) -> Schedule:
+        """The order of the ops that it was made from.
+
+        Raises
+        ------
+        ScheduleError
+            If it was written by hand.
+        """
+        if self.schedule is None:
+            raise ScheduleError(f"{self.name} was written by hand and has no ops")
+        return self.schedule
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.offsets) - 1
+
+    @property
+    def rank(self) -> Int32Array:
+        """The rank of every instruction, array (instructions,)."""
+        return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
+
+    @property
+    def instruction_of_item(self) -> IntArray:
+        """The instruction of every item, array (items,)."""
+        return np.repeat(np.arange(len(self)), np.diff(self.item_offsets))
+
+    @property
+    def instruction_of_op(self) -> IntArray:
+        """The instruction that computes each op, array (ops,)."""
+        computing = np.flatnonzero(self.action == COMPUTE)
+        found = np.empty(len(computing), dtype=np.int64)
+        found[self.number[computing]] = self.instruction_of_item[computing]
+        return found
+
+    @property
+    def computes(self) -> BoolArray:
+        """Which instructions compute, array (instructions,)."""
+        first: BoolArray = self.action[self.item_offsets[:-1]] == COMPUTE
+        return first
+
+    @property
+    def listed(self) -> bool:
+        """Whether transfers are instructions, or leave by themselves."""
+        return bool((self.action != COMPUTE).any())
+
+    def __len__(self) -> int:
+        return len(self.item_offsets) - 1
+
+    def items(self, instruction: int) -> range:
+        """Return the numbers of the items of an instruction."""
+        return range(self.item_offsets[instruction], self.item_offsets[instruction + 1])
+
+    def item_text(self, item: int) -> str:
+        """Return an item as text: `0F0`, `0SEND_F0`, `1RECV_F0`."""
+        if self.schedule is None:
+            return self.labels[item]
+        action, number = int(self.action[item]), int(self.number[item])
+        taker = int(self.consumer[number]) if action == RECV else number
+        return item_text(action, self.schedule.op(number), int(self.schedule.stage[taker]))
+
+    def text(self, instruction: int) -> str:
+        """Return an instruction as text."""
+        return "&".join(map(self.item_text, self.items(instruction)))
+
+    def swapped(self, instruction: int) -> Self:
+        """Return the program in which an instruction changes places with the one after it."""
+        order = np.arange(len(self))
+        order[[instruction, instruction + 1]] = instruction + 1, instruction
+        items = np.concatenate([np.array(self.items(i), dtype=np.int64) for i in order.tolist()])
+        return replace(
+            self,
+            item_offsets=np.cumsum([0, *np.diff(self.item_offsets)[order]], dtype=np.int64),
+            action=self.action[items],
+            number=self.number[items],
+            blocking=self.blocking[order],
+            labels=tuple(self.labels[i] for i in items.tolist()) if self.labels else (),
+        )
+
+    def __str__(self) -> str:
+        rows = [
+            [self.text(i) for i in range(self.offsets[rank], self.offsets[rank + 1])]
+            for rank in range(self.ranks)
+        ]
+        return aligned_rows(rows)
+
+
+def bare_program(schedule: Schedule) -> Program:
+    """Return a schedule as a program of its ops alone, whose messages leave by themselves.
+
+    Examples
+    --------
+    >>> print(bare_program(Schedule.from_orders(["0F0 0B0", "1F0 1B0"])))
+    rank 0 | 0F0 | 0B0
+    rank 1 | 1F0 | 1B0
+    """
+    first = np.flatnonzero(~second_of_pair(schedule))
+    consumer, rank = consumers(schedule), schedule.rank
+    crosses = (consumer >= 0) & (rank[consumer] != rank)
+    return Program(
+        name=schedule.name,
+        protocol="eager",
+        source=np.where(crosses, rank, np.int32(-1)),
+        target=np.where(crosses, rank[consumer], np.int32(-1)),
+        consumer=np.where(crosses, consumer, np.int32(-1)),
+        offsets=np.searchsorted(first, schedule.offsets).astype(np.int64),
+        item_offsets=np.append(first, len(schedule)),
+        action=np.zeros(len(schedule), dtype=np.int8),
+        number=np.arange(len(schedule), dtype=np.int32),
+        blocking=np.zeros(len(first), dtype=bool),
+        schedule=schedule,
+    )

@@ -1,0 +1,123 @@
+"""Instructions written out: `0F0`, `0SEND_F0`, `1RECV_F0`; by hand, `send x to 1`."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipesim.errors import ScheduleError
+from pipesim.ops import Kind, Op
+
+COMPUTE, SEND, RECV = 0, 1, 2  # what an item of an instruction does
+
+_TRANSFER = re.compile(r"(send|recv) (\S+) (?:to|from) (\d+)")
+
+
+def item_text(action: int, op: Op, stage: int) -> str:
+    """Return what is done with an op or its message as text.
+
+    Parameters
+    ----------
+    action
+        COMPUTE, SEND or RECV.
+    op
+        The op that is computed, or that makes the message.
+    stage
+        The stage to name: of a receive the one that receives.
+
+    Examples
+    --------
+    >>> item_text(RECV, Op(0, Kind.F, 3), 1)
+    '1RECV_F3'
+    """
+    if action == COMPUTE:
+        return str(op)
+    forward = op.kind == Kind.F
+    if action == SEND:
+        kind = Kind.SEND_F if forward else Kind.SEND_B
+    else:
+        kind = Kind.RECV_F if forward else Kind.RECV_B
+    return str(Op(stage, kind, op.microbatch, op.slice))
+
+
+def aligned_rows(rows: Sequence[Sequence[str]]) -> str:
+    """Return texts as one line a rank, in columns.
+
+    Examples
+    --------
+    >>> print(aligned_rows([["0F0", "0SEND_F0"], ["1RECV_F0", "1F0"]]))
+    rank 0 | 0F0      | 0SEND_F0
+    rank 1 | 1RECV_F0 | 1F0
+    """
+    margin = len(str(len(rows) - 1))
+    columns = max(map(len, rows), default=0)
+    widths = [max(len(row[c]) for row in rows if c < len(row)) for c in range(columns)]
+    lines = []
+    for rank, row in enumerate(rows):
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        lines.append(" | ".join([f"rank {rank:>{margin}}", *cells]).rstrip())
+    return "\n".join(lines)
+
+
+def parse_lists(
+    lists: Sequence[str | Iterable[str]], sizes: Mapping[str, int], name: str
+) -> dict[str, Any]:
+    """Return the columns of a program that is written out by hand; see `Program.from_lists`.
+
+    Raises
+    ------
+    ScheduleError
+        If a message lacks an end, has one twice, or its ends disagree.
+    """
+    rows = [_texts(row) for row in lists]
+    instructions = [text.split(" & ") for row in rows for text in row]
+    rank = [rank for rank, row in enumerate(rows) for _ in row]
+    numbers: dict[str, int] = {}
+    ends: dict[tuple[str, int], tuple[int, int]] = {}  # (message, action) -> (rank, peer)
+    action, number, computed = [], [], 0
+    for place, parts in zip(rank, instructions, strict=True):
+        for part in parts:
+            match = _TRANSFER.fullmatch(part)
+            if match is None:
+                if len(parts) > 1:
+                    raise ScheduleError(f"{name}: {part!r} among {' & '.join(parts)!r}")
+                action.append(COMPUTE)
+                number.append(computed)
+                computed += 1
+                continue
+            message, end = match[2], SEND if match[1] == "send" else RECV
+            if (message, end) in ends:
+                raise ScheduleError(f"{name}: rank {place}: {part!r} is there twice")
+            ends[message, end] = place, int(match[3])
+            action.append(end)
+            number.append(numbers.setdefault(message, len(numbers)))
+    for message in numbers:
+        sent, received = ends.get((message, SEND)), ends.get((message, RECV))
+        if sent is None or received is None or sent != received[::-1]:
+            raise ScheduleError(
+                f"{name}: the ends of message {message!r} do not meet: "
+                f"{_end_text('sent', 'to', sent)}, {_end_text('received', 'from', received)}"
+            )
+    return {
+        "source": np.array([ends[message, SEND][0] for message in numbers], dtype=np.int32),
+        "target": np.array([ends[message, SEND][1] for message in numbers], dtype=np.int32),
+        "consumer": np.full(len(numbers), -1, dtype=np.int32),
+        "offsets": np.cumsum([0, *map(len, rows)], dtype=np.int64),
+        "item_offsets": np.cumsum([0, *map(len, instructions)], dtype=np.int64),
+        "action": np.array(action, dtype=np.int8),
+        "number": np.array(number, dtype=np.int32),
+        "blocking": np.ones(len(instructions), dtype=bool),
+        "labels": tuple(part for parts in instructions for part in parts),
+        "sizes": np.array([sizes.get(message, 0) for message in numbers], dtype=np.float64),
+    }
+
+
+def _texts(row: str | Iterable[str]) -> list[str]:
+    texts = row.split(",") if isinstance(row, str) else row
+    spaced = (" ".join(text.replace("&", " & ").split()) for text in texts)
+    return [text for text in spaced if text]
+
+
+def _end_text(verb: str, preposition: str, end: tuple[int, int] | None) -> str:
+    return f"never {verb}" if end is None else f"{verb} by {end[0]} {preposition} {end[1]}"
