@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from pipesim import plot
     from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config
+    from pipesim.engine.deadlock import check_deadlock
     from pipesim.errors import ConfigError, DeadlockError, PipesimError, ScheduleError
     from pipesim.explain import BestSplit, best_split, ladder
     from pipesim.io.layer_csv import read_layers
     from pipesim.layers import LayerProfile
+    from pipesim.lowering import lower
     from pipesim.ops import Kind, Op, parse_op
     from pipesim.partitioning import min_max_split, partition
     from pipesim.pipeline import Pipeline
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         v_placement,
         wave_placement,
     )
+    from pipesim.program import Program
     from pipesim.run import Run, simulate
     from pipesim.schedule import Schedule
     from pipesim.schedules import build_schedule, schedule_names
@@ -56,6 +59,7 @@ _HOMES = {
     "Pipeline": "pipeline",
     "PipesimError": "errors",
     "Placement": "placement",
+    "Program": "program",
     "Policy": "schedules.policies",
     "Run": "run",
     "Schedule": "schedule",
@@ -66,11 +70,13 @@ _HOMES = {
     "bidirectional_placement": "placement",
     "bubble_formula": "slot_table",
     "bubble_fraction": "slot_table",
+    "check_deadlock": "engine.deadlock",
     "build_schedule": "schedules",
     "gpipe_forward_schedule": "slot_table",
     "ladder": "explain",
     "linear_placement": "placement",
     "looped_placement": "placement",
+    "lower": "lowering",
     "min_max_split": "partitioning",
     "oldest_first": "schedules.policies",
     "parse_op": "ops",

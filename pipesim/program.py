@@ -19,7 +19,8 @@ import numpy as np
 from pipesim.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
 from pipesim.dataflow import consumers, second_of_pair
 from pipesim.errors import ScheduleError
-from pipesim.program_text import COMPUTE, RECV, aligned_rows, item_text, parse_lists
+from pipesim.ops import Op
+from pipesim.program_text import COMPUTE, RECV, aligned_rows, parse_lists, transfer_kind
 from pipesim.schedule import Schedule
 
 
@@ -145,6 +146,11 @@ class Program:
         return first
 
     @property
+    def title(self) -> str:
+        """Its name, and the protocol where it has one of its own: `1f1b under paired`."""
+        return f"{self.name} under {self.protocol}" if self.listed else self.name
+
+    @property
     def listed(self) -> bool:
         """Whether transfers are instructions, or leave by themselves."""
         return bool((self.action != COMPUTE).any())
@@ -156,13 +162,23 @@ class Program:
         """Return the numbers of the items of an instruction."""
         return range(self.item_offsets[instruction], self.item_offsets[instruction + 1])
 
+    def op_of_item(self, item: int) -> Op:
+        """Return an item as an op; a transfer as one of kind SEND_F, SEND_B, RECV_F or RECV_B.
+
+        Its stage is the one that computes, sends or receives.
+        """
+        action, number = int(self.action[item]), int(self.number[item])
+        op = self.order.op(number)
+        if action == COMPUTE:
+            return op
+        place = self.consumer[number] if action == RECV else number
+        return Op(
+            int(self.order.stage[place]), transfer_kind(action, op.kind), op.microbatch, op.slice
+        )
+
     def item_text(self, item: int) -> str:
         """Return an item as text: `0F0`, `0SEND_F0`, `1RECV_F0`."""
-        if self.schedule is None:
-            return self.labels[item]
-        action, number = int(self.action[item]), int(self.number[item])
-        taker = int(self.consumer[number]) if action == RECV else number
-        return item_text(action, self.schedule.op(number), int(self.schedule.stage[taker]))
+        return self.labels[item] if self.schedule is None else str(self.op_of_item(item))
 
     def text(self, instruction: int) -> str:
         """Return an instruction as text."""

@@ -7,38 +7,25 @@ from typing import Any
 import numpy as np
 
 from pipesim.errors import ScheduleError
-from pipesim.ops import Kind, Op
+from pipesim.ops import Kind
 
 COMPUTE, SEND, RECV = 0, 1, 2  # what an item of an instruction does
 
 _TRANSFER = re.compile(r"(send|recv) (\S+) (?:to|from) (\d+)")
 
 
-def item_text(action: int, op: Op, stage: int) -> str:
-    """Return what is done with an op or its message as text.
-
-    Parameters
-    ----------
-    action
-        COMPUTE, SEND or RECV.
-    op
-        The op that is computed, or that makes the message.
-    stage
-        The stage to name: of a receive the one that receives.
+def transfer_kind(action: int, made_by: Kind) -> Kind:
+    """Return the kind of sending or receiving the output of an op of a kind.
 
     Examples
     --------
-    >>> item_text(RECV, Op(0, Kind.F, 3), 1)
-    '1RECV_F3'
+    >>> transfer_kind(RECV, Kind.I).name
+    'RECV_B'
     """
-    if action == COMPUTE:
-        return str(op)
-    forward = op.kind == Kind.F
+    forward = made_by == Kind.F
     if action == SEND:
-        kind = Kind.SEND_F if forward else Kind.SEND_B
-    else:
-        kind = Kind.RECV_F if forward else Kind.RECV_B
-    return str(Op(stage, kind, op.microbatch, op.slice))
+        return Kind.SEND_F if forward else Kind.SEND_B
+    return Kind.RECV_F if forward else Kind.RECV_B
 
 
 def aligned_rows(rows: Sequence[Sequence[str]]) -> str:

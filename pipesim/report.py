@@ -34,7 +34,7 @@ def headline(run: Run) -> str:
     stages = count_text(schedule.stages, "stage")
     on = "" if schedule.stages == schedule.ranks else f" on {count_text(schedule.ranks, 'rank')}"
     size = f"{stages}{on} x {count_text(schedule.microbatches, 'micro-batch')}"
-    return f"{title}{size}, {schedule.name}"
+    return f"{title}{size}, {run.program.title}"
 
 
 def ladder_text(rungs: "pd.DataFrame") -> str:
@@ -75,10 +75,11 @@ def rank_text(run: Run) -> str:
         del columns["blocked"]
     if np.ptp(times.busy) <= TIGHT * times.busy.max():
         del columns[""]
+    blocked = "; blocked: in a send or receive" if run.program.listed else ""
     return (
         f"{text_table(columns, left=('',))}\n"
-        "wait F, B: for an activation, a gradient; exposed: of these waits, the part with the\n"
-        "message under way; held: micro-batches in flight at most"
+        f"wait F, B: for an activation, a gradient{blocked}; exposed: of these waits, the part "
+        "with the\nmessage under way; held: micro-batches in flight at most"
     )
 
 

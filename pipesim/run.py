@@ -160,6 +160,7 @@ class Run:
         }
         return {
             "schedule": self.schedule.name,
+            "protocol": self.program.protocol,
             "ranks": self.schedule.ranks,
             "stages": self.schedule.stages,
             "microbatches": self.schedule.microbatches,
@@ -196,7 +197,7 @@ class Run:
 
     def __repr__(self) -> str:
         return (
-            f"Run({self.schedule.name}, ranks={self.schedule.ranks}, "
+            f"Run({self.program.title}, ranks={self.schedule.ranks}, "
             f"microbatches={self.schedule.microbatches}, makespan={self.makespan:g} ms, "
             f"bubble={self.bubble_fraction:.1%})"
         )

@@ -20,10 +20,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from pipesim.cli import commands
         from pipesim.cli.compare import compare
+        from pipesim.cli.lower import lower
 
         command = {
             "run": commands.run,
             "compare": compare,
+            "lower": lower,
             "sweep": commands.sweep,
             "schedules": commands.schedules,
         }[arguments.command]

@@ -67,13 +67,14 @@ def _run_each(document: Document, path: str, names: list[str]) -> tuple[list[Run
                     _regrouped(pipe, FAMILIES[name]),
                     name,
                     sections.run.microbatches,
+                    protocol=sections.run.protocol,
                     queue_capacity=sections.run.queue_capacity,
+                    eager_limit_bytes=sections.run.eager_limit_bytes,
                     options={k: v for k, v in sections.run.options.items() if k in own},
                     progress=progress,
                 )
         except DeadlockError as error:
-            hang = str(error).splitlines()[1].strip()
-            unfit[name] = f"hangs with queue_capacity = {sections.run.queue_capacity}: {hang}"
+            unfit[name] = f"hangs: {str(error).splitlines()[1].strip()}"
         except (ScheduleError, ValueError) as error:
             unfit[name] = str(error).splitlines()[0]
         else:

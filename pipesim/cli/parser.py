@@ -5,6 +5,8 @@ from typing import TypeAlias
 
 Commands: TypeAlias = "_SubParsersAction[ArgumentParser]"
 
+PROTOCOL_WORDS = "eager, rendezvous, odd_even, paired, posted or posted_blocking; default: eager"
+
 # Flags that stand for keys of a config.
 RUN_FLAGS = {
     "schedule": ("run.schedule", "NAME", "a name that `pipesim schedules` lists"),
@@ -21,7 +23,12 @@ RUN_FLAGS = {
     ),
     "latency-ms": ("links.latency_ms", "MS,..", "of a hop: one number, or one a boundary"),
     "engine": ("run.engine", "NAME", "simpy"),
-    "protocol": ("run.protocol", "NAME", "eager"),
+    "protocol": ("run.protocol", "NAME", PROTOCOL_WORDS),
+    "eager-limit-bytes": (
+        "run.eager_limit_bytes",
+        "N",
+        "messages up to this size never block, whatever the protocol",
+    ),
     "queue-capacity": ("run.queue_capacity", "N", "messages between two stages; default: any"),
 }
 
@@ -37,6 +44,7 @@ def build_parser() -> ArgumentParser:
     _add_run(commands)
     _add_compare(commands)
     _add_sweep(commands)
+    _add_lower(commands)
     schedules = commands.add_parser(
         "schedules", help="list the schedules and what is known of them"
     )
@@ -89,6 +97,25 @@ def _add_compare(commands: Commands) -> None:
         "--gantt", metavar="FILE", help="write the Gantt charts under each other: .png, .svg, .pdf"
     )
     _json_flag(compare)
+
+
+def _add_lower(commands: Commands) -> None:
+    lower = commands.add_parser(
+        "lower",
+        help="print the instructions of every rank, sends and receives among them",
+        description="Print what every rank does in order under a protocol, side by side; slots "
+        "are no times. Exit status 3 if it hangs.",
+    )
+    lower.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
+    lower.add_argument("--protocol", metavar="NAME", help=PROTOCOL_WORDS)
+    lower.add_argument(
+        "--names",
+        choices=("pytorch", "deepspeed"),
+        default="pytorch",
+        help="whose names to use: 0SEND_F0, or SendActivation 0",
+    )
+    _set_flag(lower)
+    _json_flag(lower)
 
 
 def _add_sweep(commands: Commands) -> None:

@@ -174,6 +174,7 @@ def simulate_config(config: Config, progress: Progress | None = None) -> Run:
             engine=section.engine,
             protocol=section.protocol,
             queue_capacity=section.queue_capacity,
+            eager_limit_bytes=section.eager_limit_bytes,
             progress=progress,
         )
     except DeadlockError:

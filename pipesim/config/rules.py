@@ -25,6 +25,7 @@ def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -
     """
     yield from _unknown_names(sections)
     yield from _strange_options(sections, schedules or [_good(sections.run, "schedule")])
+    yield from _pointless_limit(sections)
     stages, layers = sections.stages, sections.layers
     if (stages is None) == (layers is None):
         yield "stages: give the section [stages], or [layers] instead of it, and not both"
@@ -66,6 +67,15 @@ def _unknown_names(sections: Sections) -> Iterator[str]:
         name = _good(getattr(sections, section), key)
         if isinstance(name, str) and name not in known:
             yield unknown(path, name, known)
+
+
+def _pointless_limit(sections: Sections) -> Iterator[str]:
+    limit, protocol = (_good(sections.run, key) for key in ("eager_limit_bytes", "protocol"))
+    if limit is not None and protocol == "eager":
+        yield (
+            "run.eager_limit_bytes: with protocol 'eager' no message waits for its receiver; "
+            "leave it out, or choose another run.protocol"
+        )
 
 
 def _strange_options(sections: Sections, schedules: Iterable[str | None]) -> Iterator[str]:

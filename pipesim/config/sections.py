@@ -20,6 +20,7 @@ from pipesim.config.values import (
     Counts,
     Latencies,
     SignedSizes,
+    Size,
     Sizes,
     Speeds,
     Text,
@@ -42,6 +43,7 @@ class RunSection:
     engine: Text = Text("simpy")
     protocol: Text = Text("eager")
     queue_capacity: Count | None = None
+    eager_limit_bytes: Size | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ Costs = NewType("Costs", object)  # a number, one a stage, or a row a stage
 Amount = NewType("Amount", float)  # a number of at least 0
 Amounts = NewType("Amounts", object)  # a number of at least 0, or a list of them
 Speeds = NewType("Speeds", object)  # a number above 0, or a list of them
+Size = NewType("Size", int)  # a whole number of at least 0
 Sizes = NewType("Sizes", object)  # a whole number of at least 0, or a list of them
 SignedSizes = NewType("SignedSizes", object)  # whole numbers that may be negative
 Latencies = NewType("Latencies", object)  # amounts, or a table by rank pair
@@ -203,6 +204,7 @@ HOOKS: dict[Any, Hook] = {
     Amount: _one(AMOUNT),
     Amounts: _one_or_each(AMOUNT),
     Speeds: _one_or_each(POSITIVE),
+    Size: _one(SIZE),
     Sizes: _one_or_each(SIZE),
     SignedSizes: _one_or_each(SIGNED),
     Latencies: _by_pair(AMOUNT),

@@ -17,6 +17,7 @@ from pipesim.engine.event_graph import START, TRANSFER, EventGraph, event_graph
 from pipesim.errors import DeadlockError
 from pipesim.ops import Kind
 from pipesim.program import Program
+from pipesim.program_text import COMPUTE, SEND
 from pipesim.text_table import count_text
 
 SHOWN = 16  # ranks in the message
@@ -28,13 +29,16 @@ MOST_TRIED = 1_000_000  # instructions in all the programs that are tried for a 
 class Wait:
     """A rank that never goes on: where it stands, and the instruction it waits for.
 
-    `instruction` and `awaited` are numbers in the program; `reason` says what keeps it.
+    `instruction` and `awaited` are numbers in the program; `messages` those that are held up on
+    the way from the one to the other, by the ops that make them; `for_room` tells that it is a
+    queue that is full.
     """
 
     rank: int
     instruction: int
     awaited: int
-    reason: str
+    messages: tuple[int, ...]
+    for_room: bool
 
 
 def check_deadlock(
@@ -82,12 +86,11 @@ def deadlock_error(graph: EventGraph) -> DeadlockError:
     program = graph.program
     stands = _standing(graph)
     cycle = _cycle(graph, stands)
-    under = f" under {program.protocol}" if program.listed else ""
     ranks = ", ".join(str(wait.rank) for wait in cycle[:SHOWN])
     who = (
         f"ranks {ranks} wait for each other" if len(cycle) > 1 else f"rank {ranks} waits for itself"
     )
-    lines = [f"{program.name} cannot go on{under}: {who}"]
+    lines = [f"{program.title} cannot go on: {who}"]
     lines += [f"  {_wait_text(program, wait)}" for wait in cycle[:SHOWN]]
     if len(cycle) > SHOWN:
         lines.append(f"  and {len(cycle) - SHOWN} more ranks, back to rank {ranks[0]}")
@@ -120,17 +123,16 @@ def _cycle(graph: EventGraph, stands: dict[int, int]) -> list[Wait]:
     waits: dict[int, Wait] = {}
     rank = min(stands)
     while rank not in waits:
-        awaited, reason = _awaited(graph, stuck, stands[rank])
-        waits[rank] = Wait(rank, stands[rank], awaited, reason)
-        rank = int(rank_of[awaited])
+        waits[rank] = _wait(graph, stuck, rank, stands[rank])
+        rank = int(rank_of[waits[rank].awaited])
     path = list(waits.values())
     ring = path[next(place for place, wait in enumerate(path) if wait.rank == rank) :]
     lowest = min(range(len(ring)), key=lambda place: ring[place].rank)
     return ring[lowest:] + ring[:lowest]
 
 
-def _awaited(graph: EventGraph, stuck: BoolArray, instruction: int) -> tuple[int, str]:
-    """Return the instruction that keeps a rank at another, and why it does."""
+def _wait(graph: EventGraph, stuck: BoolArray, rank: int, instruction: int) -> Wait:
+    """Return what keeps a rank at an instruction."""
     node = int(graph.enter[instruction])
     if not stuck[node]:
         node = int(graph.leave[instruction])
@@ -142,28 +144,27 @@ def _awaited(graph: EventGraph, stuck: BoolArray, instruction: int) -> tuple[int
             break
         messages.append(int(graph.cost_index[node]))
     awaited = int(graph.instruction[node])
-    return awaited, _reason(graph.program, instruction, awaited, messages, time == START)
+    return Wait(rank, instruction, awaited, tuple(messages), time == START)
 
 
-def _reason(
-    program: Program, instruction: int, awaited: int, messages: list[int], for_room: bool
-) -> str:
-    """Return what an instruction waits for, in words; `messages` are those that are held up."""
-    rank, schedule = int(program.rank[awaited]), program.schedule
-    own = rank == program.rank[instruction]
+def _reason(program: Program, wait: Wait) -> str:
+    """Return what a rank waits for, in words."""
+    instruction, awaited, schedule = wait.instruction, wait.awaited, program.schedule
+    rank = int(program.rank[awaited])
+    own = rank == wait.rank
     number = awaited - int(program.offsets[rank]) + 1
     noun = _noun(program)
     place = f"its own {noun} {number}" if own else f"{noun} {number} of rank {rank}"
     text = f"{program.text(awaited)}, {place}"
     if schedule is None or not program.computes[instruction]:
         return text
-    if for_room:
+    if wait.for_room:
         taken = program.number[program.items(awaited)]
         fed = taken[program.source[producers(schedule)[taken]] == program.rank[instruction]]
         to = int(schedule.stage[fed[0]])
         start = int(schedule.stage[producers(schedule)[fed[0]]])
         return f"room in the queue from stage {start} to stage {to}, until {text}, starts"
-    op = messages[0] if messages else int(program.number[program.items(awaited)[0]])
+    op = wait.messages[0] if wait.messages else int(program.number[program.items(awaited)[0]])
     carried = "activation" if schedule.kind[op] == Kind.F else "gradient"
     if program.computes[awaited] and op in program.number[program.items(awaited)]:
         return f"the {carried} from {text}"
@@ -178,7 +179,7 @@ def _wait_text(program: Program, wait: Wait) -> str:
     first, last = program.offsets[[wait.rank, wait.rank + 1]].tolist()
     where = f"{_noun(program)} {wait.instruction - first + 1} of its {last - first}"
     text = program.text(wait.instruction)
-    return f"rank {wait.rank} at {text}, {where}: waits for {wait.reason}"
+    return f"rank {wait.rank} at {text}, {where}: waits for {_reason(program, wait)}"
 
 
 def _picture(program: Program, stands: dict[int, int], cycle: list[Wait]) -> list[str]:
@@ -204,7 +205,9 @@ def _picture(program: Program, stands: dict[int, int], cycle: list[Wait]) -> lis
     ]
     return [
         f"  rank {rank:>{margin}} | {cut:3} "
-        + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)).rstrip()
+        + "  ".join(
+            text.ljust(width) for text, width in zip(row, widths, strict=False) if width
+        ).rstrip()
         + more
         for rank, cut, row, more in grid
     ]
@@ -213,15 +216,17 @@ def _picture(program: Program, stands: dict[int, int], cycle: list[Wait]) -> lis
 def _way_out(graph: EventGraph, cycle: list[Wait]) -> str:
     """Return which swap of two neighbouring instructions lets the program go on.
 
-    Only a swap on the cycle can break it: of the instruction at which a rank stands and the one
-    right behind it that another rank waits for.
+    Only a swap that has to do with the cycle can break it: of an instruction at which a rank
+    stands or that it waits for, or of the send of a message that is held up.
     """
     program = graph.program
     rank_of = program.rank
-    swaps = []
-    for before, wait in zip([cycle[-1], *cycle[:-1]], cycle, strict=True):
-        if before.awaited == wait.instruction + 1 and rank_of[before.awaited] == wait.rank:
-            swaps.append(wait.instruction)
+    concerned = {i for wait in cycle for i in (wait.instruction, wait.awaited)}
+    held_up = [message for wait in cycle for message in wait.messages]
+    sent = program.action == (SEND if program.listed else COMPUTE)
+    concerned.update(program.instruction_of_item[sent & np.isin(program.number, held_up)].tolist())
+    firsts = sorted({i - back for i in concerned for back in (0, 1)})
+    swaps = [i for i in firsts if 0 <= i < len(program) - 1 and rank_of[i] == rank_of[i + 1]]
     tried = swaps[: max(1, MOST_TRIED // len(program))]
     for swap in tried:
         if not event_graph(program.swapped(swap), **graph.rules).stuck().any():

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, Int8Array, Int32Array, IntArray
+from pipesim.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
 from pipesim.dataflow import local_inputs, producers
 from pipesim.program import Program
 from pipesim.program_text import RECV, SEND
@@ -91,6 +91,37 @@ class EventGraph:
                 if not missing[follower]:
                     order.append(follower)
         return np.array(order, dtype=np.int64)
+
+    def costs(
+        self, duration: FloatArray, wire: FloatArray, latency: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the first and the second cost of every node, arrays (nodes,).
+
+        Parameters
+        ----------
+        duration
+            Of every op, array (ops,).
+        wire, latency
+            Of every message, arrays (messages,).
+        """
+        first, second = np.zeros(len(self)), np.zeros(len(self))
+        computes, transfers = self.cost_kind == DURATION, self.cost_kind == TRANSFER
+        first[computes] = duration[self.cost_index[computes]]
+        first[transfers] = wire[self.cost_index[transfers]]
+        second[transfers] = latency[self.cost_index[transfers]]
+        return first, second
+
+    def times(self, first: FloatArray, second: FloatArray) -> FloatArray:
+        """Return the start, middle and end of every node, array (nodes, 3); NaN if it is stuck."""
+        times = [np.nan] * (3 * len(self))
+        offsets, awaited = self.offsets.tolist(), self.awaited.tolist()
+        costs = list(zip(first.tolist(), second.tolist(), strict=True))
+        for node in self.topological_order().tolist():
+            edges = awaited[offsets[node] : offsets[node + 1]]
+            start = max([times[edge] for edge in edges], default=0.0)
+            middle = start + costs[node][0]
+            times[3 * node : 3 * node + 3] = start, middle, middle + costs[node][1]
+        return np.array(times).reshape(-1, 3)
 
     def stuck(self) -> BoolArray:
         """Return which nodes never start, array (nodes,)."""

@@ -127,7 +127,7 @@ def run_title(run: Run) -> str:
     title = shorten(run.pipeline.title, 48, placeholder="...")
     count = count_text(run.schedule.microbatches, "micro-batch")
     return (
-        f"{title}{': ' if title else ''}{run.schedule.name}, {count}, {run.makespan:.5g} ms"
+        f"{title}{': ' if title else ''}{run.program.title}, {count}, {run.makespan:.5g} ms"
         f"{inflation}, bubble {run.bubble_fraction:.1%}{reference}"
     )
 

@@ -70,7 +70,7 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     ax.tick_params(axis="y", length=0, labelsize=9 if stages <= 16 else 7)
     ax.set_xlabel("time [ms]")
     held_what = "micro-batches in flight" if unit == "microbatches" else "stash bytes held"
-    ax.set_title(f"{run.schedule.name}: {held_what}; at the right the peak", fontsize=10)
+    ax.set_title(f"{run.program.title}: {held_what}; at the right the peak", fontsize=10)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     return ax

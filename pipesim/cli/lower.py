@@ -1,0 +1,46 @@
+"""The command `pipesim lower`: the instructions of every rank, side by side."""
+
+from argparse import Namespace
+
+from pipesim.cli.assignments import assignment
+from pipesim.cli.outputs import to_json
+from pipesim.config import read_config
+from pipesim.engine.deadlock import deadlock_error
+from pipesim.engine.event_graph import event_graph
+from pipesim.engine.instruction_grid import NAMES, instruction_grid
+from pipesim.engine.workload import bind
+from pipesim.lowering import lower as lower_schedule
+from pipesim.run import check_eager_limit
+from pipesim.text_table import count_text
+
+
+def lower(arguments: Namespace) -> None:
+    """Print what each rank does in order, its sends and receives among its ops.
+
+    Raises
+    ------
+    DeadlockError
+        If the instructions hang; what comes about before is printed first.
+    """
+    overrides = dict(map(assignment, arguments.set))
+    if arguments.protocol is not None:
+        overrides["run.protocol"] = arguments.protocol
+    config = read_config(arguments.config, overrides)
+    section = config.sections.run
+    check_eager_limit(section.protocol, section.eager_limit_bytes)
+    program = lower_schedule(config.schedule, section.protocol)
+    workload = bind(config.schedule, config.pipeline, section.eager_limit_bytes)
+    graph = event_graph(program, queue_capacity=section.queue_capacity, meets=workload.meets)
+    named = NAMES[arguments.names]
+    if arguments.json:
+        ranks = [
+            [named(program, i) for i in range(program.offsets[r], program.offsets[r + 1])]
+            for r in range(program.ranks)
+        ]
+        print(to_json({"schedule": program.name, "protocol": program.protocol, "ranks": ranks}))
+    else:
+        instructions = count_text(len(program), "instruction")
+        print(f"{program.title}, {instructions}")
+        print(instruction_grid(graph, named))
+    if graph.stuck().any():
+        raise deadlock_error(graph)
