@@ -117,3 +117,8 @@ def _check_pairs(schedule: "Schedule") -> None:
             f"{schedule.name}: an overlapped pair is one forward and one backward, "
             "next to each other on a rank"
         )
+    tied = second[local_inputs(schedule)[second] == second - 1]
+    if tied.size:
+        raise ScheduleError(
+            f"{schedule.name}: {schedule.op(int(tied[0]))} cannot overlap with its own forward"
+        )

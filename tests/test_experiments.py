@@ -132,3 +132,12 @@ def test_the_zero_bubble_table(experiment, capsys):
     assert max(excess["zb_1p"], excess["zb_2p"]) < 0.003
     assert excess["interleaved"] < 0.004
     assert "24.31 24.31" in screen
+
+
+@of("08_deadlock")
+def test_the_naive_order_hangs_and_the_others_have_their_price(experiment, tmp_path):
+    costs, hanging = experiment.main()
+    assert costs["1f1b"].tolist() == ["41", "hangs", "50", "42.5", "41.5", "57.5"]
+    assert costs.gpipe[["eager", "rendezvous", "paired"]].tolist() == ["36", "50", "43"]
+    assert hanging.loc["1f1b"].tolist() == [".", "hangs", ".", ".", ".", "."]
+    assert (tmp_path / "08_deadlock.png").exists()

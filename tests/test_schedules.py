@@ -348,3 +348,8 @@ PEAKS = {
 def test_peaks_are_as_the_table_says(name, p, times):
     m = p * max(times, 2 if "dualpipe" in name else 1)
     assert max(ps.build_schedule(name, p, m).peak_in_flight()) == PEAKS[name](p, m)
+
+
+def test_a_backward_cannot_overlap_with_its_own_forward():
+    with pytest.raises(ps.ScheduleError, match="1B0 cannot overlap with its own forward"):
+        ps.Schedule.from_orders(["0F0 0B0", "1F0&1B0"])
