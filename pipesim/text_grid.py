@@ -34,7 +34,6 @@ def unit_slots(schedule: "Schedule") -> IntArray:
     slot = [-1] * len(schedule)
     following, end = schedule.offsets[:-1].tolist(), schedule.offsets[1:].tolist()
     free = [0] * schedule.ranks  # the rank's first slot after its last op
-    rank_of: list[int] = schedule.rank.tolist()
     waiting: dict[int, list[int]] = {}  # op -> the ranks that wait for it
     going = list(range(schedule.ranks))
     while going:
