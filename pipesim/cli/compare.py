@@ -40,7 +40,7 @@ def compare(arguments: Namespace) -> None:
     if not runs:
         faults = dict.fromkeys(f"run.schedule: {why}" for why in unfit.values())
         raise ConfigError(arguments.config, list(faults))
-    # Where the config leaves it to a schedule file, the batch is that of the first one run.
+    # A config may leave it to a schedule file, which then all others follow.
     microbatches = document["run"].get("microbatches") or runs[0].schedule.microbatches
     runs.sort(key=lambda result: _rank(result, microbatches))
     if arguments.gantt:
@@ -68,6 +68,8 @@ def _run_each(
     Of the options in the config each gets those that it has.
     """
     sections, pipe = parse_pipeline(document, path, Path(path).parent, list(chosen))
+    batches = (s.microbatches for s in chosen.values() if isinstance(s, Schedule))
+    microbatches = sections.run.microbatches or next(batches, None)
     runs, unfit = [], {}
     for name, schedule in chosen.items():
         family = FAMILIES.get(name)
@@ -77,7 +79,7 @@ def _run_each(
                 result = simulate(
                     pipe if family is None else _regrouped(pipe, family),
                     schedule,
-                    sections.run.microbatches,
+                    microbatches,
                     queue_capacity=sections.run.queue_capacity,
                     options={k: v for k, v in sections.run.options.items() if k in own},
                     progress=progress,

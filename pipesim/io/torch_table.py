@@ -78,9 +78,11 @@ class Table:
         Of an action that is there twice it is the first.
         """
         shape = (len(Kind), self.stages, self.microbatches * self.slices)
-        found = np.full(shape, -1, dtype=np.int32)
-        backwards = np.arange(len(self), dtype=np.int32)[::-1]
-        found[self.kind[::-1], self.stage[::-1], self.unit[::-1]] = backwards
+        none = np.int32(len(self))
+        found = np.full(shape, none, dtype=np.int32)
+        every = np.arange(len(self), dtype=np.int32)
+        np.minimum.at(found, (self.kind, self.stage, self.unit), every)
+        found[found == none] = -1
         return found
 
     def text(self, number: int) -> str:
