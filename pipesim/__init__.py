@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pipesim.errors import ConfigError, DeadlockError, PipesimError, ScheduleError
     from pipesim.explain import BestSplit, best_split, ladder
     from pipesim.io.layer_csv import read_layers
-    from pipesim.io.torch_schedule import read_schedule, write_schedule
+    from pipesim.io.torch_export import write_schedule
+    from pipesim.io.torch_schedule import read_schedule
     from pipesim.layers import LayerProfile
     from pipesim.ops import Kind, Op, parse_op
     from pipesim.partitioning import min_max_split, partition
@@ -85,7 +86,7 @@ _HOMES = {
     "sweep_config": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
-    "write_schedule": "io.torch_schedule",
+    "write_schedule": "io.torch_export",
     "zero_bubble_greedy": "schedules.policies",
 }
 

@@ -6,11 +6,12 @@
 The slots show what must come before what; they are no times.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, IntArray
+from pipesim.arrays import BoolArray, Int32Array, IntArray
 from pipesim.dataflow import local_inputs, producers, second_of_pair
 from pipesim.order_text import op_text
 
@@ -26,25 +27,42 @@ def unit_slots(schedule: "Schedule") -> IntArray:
     Array (ops,). A rank walks its order until an op lacks an input, and goes on when that input
     is there, so that the time is linear in the number of ops.
     """
-    inputs = [producers(schedule).tolist(), local_inputs(schedule).tolist()]
-    last_of_pair = np.arange(len(schedule))
-    second = np.flatnonzero(second_of_pair(schedule))
-    last_of_pair[second - 1] = second
+    inputs = np.stack([producers(schedule), local_inputs(schedule)])
+    return walk_orders(schedule.offsets, inputs, second_of_pair(schedule))
+
+
+def walk_orders(offsets: IntArray, inputs: IntArray | Int32Array, second: BoolArray) -> IntArray:
+    """Return the earliest slot of every item of some orders, -1 for those never reached.
+
+    Parameters
+    ----------
+    offsets
+        Array (ranks + 1,): the items of rank r are those from offsets[r] up to offsets[r + 1].
+    inputs
+        Numbers of the items that must come before each one, array (inputs, items); -1 for none.
+    second
+        Which items run together with the one right before them.
+    """
+    needs: list[list[int]] = inputs.tolist()
+    items = len(second)
+    last_of_pair = np.arange(items)
+    seconds = np.flatnonzero(second)
+    last_of_pair[seconds - 1] = seconds
     last = last_of_pair.tolist()
-    slot = [-1] * len(schedule)
-    following, end = schedule.offsets[:-1].tolist(), schedule.offsets[1:].tolist()
-    free = [0] * schedule.ranks  # the rank's first slot after its last op
-    waiting: dict[int, list[int]] = {}  # op -> the ranks that wait for it
-    going = list(range(schedule.ranks))
+    slot = [-1] * items
+    following, end = offsets[:-1].tolist(), offsets[1:].tolist()
+    free = [0] * len(end)  # the rank's first slot after its last item
+    waiting: dict[int, list[int]] = {}  # item -> the ranks that wait for it
+    going = list(range(len(end)))
     while going:
         rank = going.pop()
         now, number = free[rank], following[rank]
         while number < end[rank]:
-            until = last[number] + 1  # of an overlapped pair each op waits for the inputs of both
+            until = last[number] + 1  # of an overlapped pair each waits for the inputs of both
             lacking = -1
-            for op in range(number, until):
-                for needed in inputs:
-                    source = needed[op]
+            for item in range(number, until):
+                for needed in needs:
+                    source = needed[item]
                     if source >= 0:
                         if slot[source] < 0:
                             lacking = source
@@ -53,10 +71,10 @@ def unit_slots(schedule: "Schedule") -> IntArray:
             if lacking >= 0:
                 waiting.setdefault(lacking, []).append(rank)
                 break
-            for op in range(number, until):
-                slot[op] = now
-                if op in waiting:
-                    going += waiting.pop(op)
+            for item in range(number, until):
+                slot[item] = now
+                if item in waiting:
+                    going += waiting.pop(item)
             now += 1
             number = until
         free[rank], following[rank] = now, number
@@ -74,18 +92,28 @@ def stuck_ops(schedule: "Schedule") -> dict[int, tuple[int, int]]:
     >>> stuck_ops(Schedule.from_orders(["0F0 0B0 0F1 0B1", "1F1 1F0 1B0 1B1"]))
     {0: (1, 6), 1: (4, 2)}
     """
-    slot = unit_slots(schedule)
-    stuck: dict[int, tuple[int, int]] = {}
-    unreached = np.flatnonzero(slot < 0)
-    if unreached.size == 0:
-        return stuck
     inputs = np.stack([producers(schedule), local_inputs(schedule)])
-    second = second_of_pair(schedule)
-    for rank, first in zip(*np.unique(schedule.rank[unreached], return_index=True), strict=True):
-        op = int(unreached[first])
-        pair = [op, op + 1] if op + 1 < len(schedule) and second[op + 1] else [op]
-        awaited = [(n, int(i)) for n in pair for i in inputs[:, n] if i >= 0 and slot[i] < 0]
-        stuck[int(rank)] = awaited[0]
+    return stuck_items(schedule.offsets, inputs, second_of_pair(schedule))
+
+
+def stuck_items(
+    offsets: IntArray, inputs: IntArray | Int32Array, second: BoolArray
+) -> dict[int, tuple[int, int]]:
+    """Return for each rank that cannot go on its item and the one that this waits for.
+
+    Parameters are those of `walk_orders`.
+    """
+    reached = walk_orders(offsets, inputs, second) >= 0
+    stuck: dict[int, tuple[int, int]] = {}
+    if reached.all():
+        return stuck
+    for rank, (start, end) in enumerate(pairwise(offsets.tolist())):
+        if reached[start:end].all():
+            continue
+        item = start + int(np.argmin(reached[start:end]))
+        both = [item, item + 1] if item + 1 < end and second[item + 1] else [item]
+        awaited = [(n, int(i)) for n in both for i in inputs[:, n] if i >= 0 and not reached[i]]
+        stuck[rank] = awaited[0]
     return stuck
 
 

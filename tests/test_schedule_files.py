@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.fault_grid import fault_grid
-from pipesim.io.torch_schedule import export_notes, parse_torch_schedule, read_torch_schedule
+from pipesim.io.torch_export import export_notes
+from pipesim.io.torch_schedule import parse_torch_schedule, read_torch_schedule
 from pipesim.phases import rank_phases
 from pipesim.text_grid import stuck_ops
 from tests.strategies import cases
@@ -113,9 +114,9 @@ def test_the_combined_cell_of_the_older_dialect_is_a_send_and_a_receive():
             ps.DeadlockError,
             [
                 "the order cannot go on; 2 ranks wait for what never comes",
-                "row 1 (rank 0), cell 2: 0B0 is never reached: waits for the gradient from 1B0, "
+                "row 1 (rank 0), cell 2: '0B0' is never reached: it waits for '1B0' in "
                 "row 2 (rank 1), cell 3",
-                "row 2 (rank 1), cell 1: 1F1 is never reached: waits for the activation from 0F1, "
+                "row 2 (rank 1), cell 1: '1F1' is never reached: it waits for '0F1' in "
                 "row 1 (rank 0), cell 3",
             ],
         ),
@@ -223,6 +224,22 @@ def test_an_error_tells_the_first_faults_and_how_many_more():
     lines = str(file.error()).splitlines()
     assert len(lines) == 21
     assert lines[-1] == "mine.csv: and 4,980 more"
+
+
+def test_receives_in_an_order_that_cannot_go_on():
+    turned = COMMS.replace("0F1,0SEND_F1,0RECV_B0,0B0", "0RECV_B0,0F1,0SEND_F1,0B0")
+    assert parsed(turned).schedule is not None  # rank 1 needs nothing of what comes after
+    turned = turned.replace("1RECV_F0,1F0", "1RECV_F1,1RECV_F0,1F0").replace(
+        ",1RECV_F1,1F1", ",1F1"
+    )
+    file = parsed(turned)
+    assert file.deadlocked
+    assert list(map(str, file.faults)) == [
+        "row 1 (rank 0), cell 3: '0RECV_B0' is never reached: it waits for '1SEND_B0' in "
+        "row 2 (rank 1), cell 5",
+        "row 2 (rank 1), cell 1: '1RECV_F1' is never reached: it waits for '0SEND_F1' in "
+        "row 1 (rank 0), cell 5",
+    ]
 
 
 def test_blank_cells_line_ends_byte_order_marks_and_spaces_carry_nothing():

@@ -16,7 +16,7 @@ from pipesim.config import (
 )
 from pipesim.io.files import FIGURE_ENDINGS, SCHEDULE_ENDING, TABLE_ENDINGS, is_schedule_file
 from pipesim.io.table_file import write_table
-from pipesim.io.torch_schedule import check_exportable, export_notes, write_schedule
+from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report
 from pipesim.schedules import FAMILIES
 from pipesim.text_gantt import text_gantt

@@ -5,7 +5,7 @@
 
 The grammar of a cell is in `pipesim.io.torch_cells`. A blank cell is padding and carries nothing.
 Where a stage lives follows from the rows. Files come with compute ops only, or with the sends and
-receives between them. PyTorch 2.5 wrote BW, B, W for what are B, I, W since; which of the two a
+receives between them; `pipesim.io.torch_export` writes the former. PyTorch 2.5 wrote BW, B, W for what are B, I, W since; which of the two a
 file means shows in its cells: BW, or W without any I, is the older dialect.
 
 Beyond PyTorch, whose loader does not take them: slices of micro-batches (`2F0.1`), schedules
@@ -16,25 +16,23 @@ direction in which no micro-batch flows.
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
 import numpy as np
 
 from pipesim.arrays import Int8Array
-from pipesim.dataflow import second_of_pair
 from pipesim.errors import ConfigError, ScheduleError
-from pipesim.io.files import replacing
 from pipesim.io.torch_cells import Cells
 from pipesim.io.torch_checks import Finding, check_numbers, check_ops, check_rows
 from pipesim.io.torch_placement import find_placement
 from pipesim.io.torch_table import Table, make_table
-from pipesim.io.torch_transfers import check_transfers, has_transfers
-from pipesim.ops import Kind
+from pipesim.io.torch_transfers import check_transfers, has_transfers, stuck_transfers
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
-from pipesim.schedule_file import Fault, ScheduleFile, place_text
+from pipesim.schedule_file import Fault, ScheduleFile
 from pipesim.text_grid import stuck_ops
 
 MOST_RANKS = 100_000
@@ -116,74 +114,6 @@ def parse_torch_schedule(content: bytes, path: str = "schedule.csv") -> Schedule
     )
 
 
-def write_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:
-    """Write the order of a schedule as a CSV file of PyTorch's pipelining, compute ops only.
-
-    PyTorch loads it with `_load_csv`; of what it does not take `export_notes` tells.
-
-    Raises
-    ------
-    ScheduleError
-        If its slices are of unequal fractions, which the format cannot hold.
-    OSError
-        If the file cannot be written.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "mine.csv"
-    ...     write_schedule(Schedule.from_orders(["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]), path)
-    ...     print(path.read_text())
-    0F0,0F1,0B0,0B1
-    1F0,1B0,1F1,1B1
-    """
-    check_exportable(schedule)
-    cells = _cell_texts(schedule)
-    single = np.bincount(schedule.rank[~second_of_pair(schedule)], minlength=schedule.ranks)
-    ends = np.cumsum(single).tolist()
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="ascii") as file:
-        writer = csv.writer(file)
-        for start, end in zip([0, *ends], ends, strict=False):
-            writer.writerow(cells[start:end])
-
-
-def check_exportable(schedule: Schedule) -> None:
-    """Check that the format can hold a schedule.
-
-    Raises
-    ------
-    ScheduleError
-        If its slices are of unequal fractions.
-    """
-    fractions = schedule.fractions
-    if max(fractions) - min(fractions) > 1e-9:
-        raise ScheduleError(
-            f"{schedule.name}: a schedule file holds slices of equal fractions only, "
-            f"not {list(fractions)}"
-        )
-
-
-def export_notes(schedule: Schedule) -> list[str]:
-    """Return what a file of a schedule does not hold, and what of it PyTorch does not take.
-
-    Examples
-    --------
-    >>> export_notes(Schedule.from_orders(["0F0", "1F0"]))
-    ['PyTorch does not load it: there are no backwards']
-    """
-    notes = []
-    if schedule.placement.directions > 1:
-        notes.append("PyTorch does not load it: stages are on two ranks, one for each direction")
-    if schedule.slices > 1:
-        notes.append("PyTorch does not load it: it knows no slices, and passes over them")
-    if schedule.kinds == {Kind.F}:
-        notes.append("PyTorch does not load it: there are no backwards")
-    if set(schedule.weight_versions) != {1}:
-        notes.append("the file does not hold how many versions of its weights each stage keeps")
-    return notes
-
-
 def _read_rows(content: bytes, cells: Cells) -> bool:
     """Fill the cells from a file's bytes; say whether it could be read to its end."""
     try:
@@ -236,7 +166,10 @@ def _checked_schedule(name: str, table: Table, cells: Cells) -> Schedule | None:
     except ScheduleError as error:  # nothing is known that gets here; a fault it is in any case
         cells.fail([Fault(str(error).removeprefix(f"{name}: "))])
         return None
-    cells.fail(_stuck_faults(schedule, ops))
+    if has_transfers(table):
+        cells.fail(_stuck_faults(stuck_transfers(table, numbers), table))
+    else:
+        cells.fail(_stuck_faults(stuck_ops(schedule), ops))
     return None if cells.faults else schedule
 
 
@@ -259,27 +192,11 @@ def _make_schedule(
     )
 
 
-def _stuck_faults(schedule: Schedule, ops: Table) -> list[Fault]:
+def _stuck_faults(stuck: Mapping[int, tuple[int, int]], table: Table) -> list[Fault]:
     """Return one fault a rank that cannot go on."""
     faults = []
-    for rank, (op, source) in stuck_ops(schedule).items():
-        carried = "activation" if schedule.kind[source] == Kind.F else "gradient"
-        what = f"the {carried} from {schedule.op(source)}"
-        where = place_text(int(ops.rank[source]), int(ops.cell[source]))
-        text = f"{schedule.op(op)} is never reached: waits for {what}, {where}"
-        faults.append(Fault(text, rank, int(ops.cell[op]), stuck=True))
+    for number, source in stuck.values():
+        what = f"{table.text(source)} in {table.place(source)}"
+        fault = table.fault(number, f"is never reached: it waits for {what}")
+        faults.append(replace(fault, stuck=True))
     return faults
-
-
-def _cell_texts(schedule: Schedule) -> list[str]:
-    """Return the cells of all ranks; a pair is one cell."""
-    names = [kind.name for kind in Kind]
-    stages, kinds = schedule.stage.tolist(), schedule.kind.tolist()
-    columns = zip(stages, kinds, schedule.microbatch.tolist(), strict=True)
-    texts = [f"{stage}{names[kind]}{microbatch}" for stage, kind, microbatch in columns]
-    for number in np.flatnonzero(schedule.slice).tolist():
-        texts[number] += f".{schedule.slice[number]}"
-    second = second_of_pair(schedule)
-    for number in np.flatnonzero(second).tolist():
-        texts[number - 1] = f"({texts[number - 1]};{texts[number]})OVERLAP_F_B"
-    return [text for text, dropped in zip(texts, second.tolist(), strict=True) if not dropped]
