@@ -5,8 +5,9 @@
 
 The grammar of a cell is in `pipesim.io.torch_cells`. A blank cell is padding and carries nothing.
 Where a stage lives follows from the rows. Files come with compute ops only, or with the sends and
-receives between them; `pipesim.io.torch_export` writes the former. PyTorch 2.5 wrote BW, B, W for what are B, I, W since; which of the two a
-file means shows in its cells: BW, or W without any I, is the older dialect.
+receives between them; `pipesim.io.torch_export` writes the former. PyTorch 2.5 wrote BW, B, W for
+what are B, I, W since; which of the two a file means shows in its cells: BW, or W without any I,
+is the older dialect.
 
 Beyond PyTorch, whose loader does not take them: slices of micro-batches (`2F0.1`), schedules
 without backwards, and two-directional schedules, in which a stage is on two rows. What a file
