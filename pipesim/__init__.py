@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pipesim.errors import ConfigError, DeadlockError, PipesimError, ScheduleError
     from pipesim.explain import BestSplit, best_split, ladder
     from pipesim.io.layer_csv import read_layers
+    from pipesim.io.torch_export import write_schedule
+    from pipesim.io.torch_schedule import read_schedule
     from pipesim.layers import LayerProfile
     from pipesim.lowering import lower
     from pipesim.ops import Kind, Op, parse_op
@@ -83,12 +85,14 @@ _HOMES = {
     "partition": "partitioning",
     "read_config": "config",
     "read_layers": "io.layer_csv",
+    "read_schedule": "io.torch_schedule",
     "schedule_names": "schedules",
     "simulate": "run",
     "simulate_config": "config",
     "sweep_config": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
+    "write_schedule": "io.torch_export",
     "zero_bubble_greedy": "schedules.policies",
 }
 

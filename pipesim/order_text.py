@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pipesim.errors import ScheduleError
 from pipesim.ops import Op, parse_op
-from pipesim.placement import Placement, linear_placement
+from pipesim.placement import Placement, named_placement
 
 Item = tuple[Op, int]  # an op, and the number of its overlapped pair on the rank, or -1
 
@@ -54,10 +54,7 @@ def implied_placement(orders: Sequence[Sequence[Item]], name: str) -> Placement:
     missing = set(range(max(owner) + 1)) - set(owner)
     if missing:
         raise ScheduleError(f"{name}: no rank runs stage {min(missing)}")
-    rank_of = tuple(owner[stage] for stage in range(len(owner)))
-    if rank_of == tuple(range(len(rank_of))):
-        return linear_placement(len(rank_of))
-    return Placement("custom", rank_of)
+    return named_placement([owner[stage] for stage in range(len(owner))])
 
 
 def op_text(op: Op, several_stages: bool, sliced: bool) -> str:

@@ -9,8 +9,8 @@
 A dash marks the copy of a stage for the second direction. A wave of W = 2 goes down and up twice.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,7 +26,9 @@ class Placement:
     Parameters
     ----------
     name
-        "linear", "looped", "v_shape", "wave", "bidirectional", or a name of one's own.
+        "linear", "looped", "v_shape", "wave", "bidirectional", or a name of one's own. Two
+        placements with the same map are equal, whatever their names: a wave that goes down and
+        up once is a V.
     rank_of
         The rank of every stage, in stage order; every rank from 0 on holds at least one.
     reverse
@@ -46,7 +48,7 @@ class Placement:
     rank 1: stages 1, 3
     """
 
-    name: str
+    name: str = field(compare=False)
     rank_of: tuple[int, ...]
     reverse: tuple[int, ...] | None = None
 
@@ -191,6 +193,31 @@ def default_placement(stages: int, ranks: int) -> Placement:
         If neither fits.
     """
     return (linear_placement if stages <= ranks else looped_placement)(stages, ranks)
+
+
+def named_placement(rank_of: Sequence[int], reverse: Sequence[int] | None = None) -> Placement:
+    """Return the placement with this map, under the first name that has it, or as "custom".
+
+    Raises
+    ------
+    ValueError
+        If there is no stage, or a rank in between holds none.
+
+    Examples
+    --------
+    >>> named_placement([0, 1, 0, 1]).name, named_placement([1, 0]).name
+    ('looped', 'custom')
+    """
+    other = None if reverse is None else tuple(reverse)
+    found = Placement("custom", tuple(rank_of), other)
+    for make in PLACEMENTS.values():
+        try:
+            known = make(found.stages, found.ranks)
+        except ValueError:  # it does not take so many stages a rank
+            continue
+        if known == found:
+            return known
+    return found
 
 
 def _fit(name: str, stages: int, ranks: int, fits: bool, rule: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,8 @@ from pipesim.engine.policy_engine import run_policy
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
 from pipesim.errors import ScheduleError
+from pipesim.io.files import is_schedule_file
+from pipesim.io.torch_schedule import read_schedule
 from pipesim.lower_bound import makespan_bound
 from pipesim.lowering import PROTOCOLS, lower
 from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
@@ -34,7 +37,7 @@ from pipesim.trace import Spans, span_table
 if TYPE_CHECKING:
     import pandas as pd
 
-ScheduleLike: TypeAlias = str | Schedule | Policy | Callable[..., Schedule]
+ScheduleLike: TypeAlias = str | PathLike[str] | Schedule | Policy | Callable[..., Schedule]
 
 ENGINES = {"simpy": run_simpy}
 
@@ -225,10 +228,12 @@ def simulate(
     pipe
         Stages, devices and links.
     schedule
-        A name, a Schedule, a function `(placement, microbatches, **options) -> Schedule`, or a
-        Policy that decides on line.
+        A name, a Schedule, the path of a schedule file (`read_schedule`; a text that ends in
+        .csv is one), a function `(placement, microbatches, **options) -> Schedule`, or a Policy
+        that decides on line.
     microbatches
-        Number of micro-batches m; with a Schedule it may be left out and must not differ.
+        Number of micro-batches m; with a Schedule or a file it may be left out and must not
+        differ.
     engine
         "simpy", the reference.
     protocol
@@ -250,6 +255,8 @@ def simulate(
         If the schedule is unknown or does not fit the pipeline.
     ValueError
         If a count, the engine or the protocol is not one of those allowed.
+    ConfigError
+        If the schedule is a file that cannot be read.
     DeadlockError
         If the run cannot go on.
 
@@ -338,14 +345,20 @@ def resolve_schedule(
     microbatches: int | None,
     options: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """Return the Schedule that a name, a function or a Schedule stands for on a pipeline.
+    """Return the Schedule that a name, a file, a function or a Schedule stands for on a pipeline.
 
     Raises
     ------
+    ConfigError
+        If it is a file that cannot be read.
     ScheduleError
         If it is unknown, takes no such options, or has another number of micro-batches.
     """
     options = dict(options or {})
+    if is_schedule_file(schedule):
+        if options:
+            raise ScheduleError(f"{schedule} is a schedule file and takes no options")
+        schedule = read_schedule(schedule)
     if isinstance(schedule, Schedule):
         if microbatches not in (None, schedule.microbatches):
             raise ScheduleError(
@@ -361,7 +374,9 @@ def resolve_schedule(
             raise ScheduleError(f"policy {schedule.name!r} takes no options")
         return run_policy(schedule, pipe, check_count("microbatches", microbatches))
     if not callable(schedule) and not isinstance(schedule, str):
-        raise TypeError(f"{schedule!r} is no schedule: give a name, a Schedule or a function")
+        raise TypeError(
+            f"{schedule!r} is no schedule: give a name, a file, a Schedule or a function"
+        )
     if isinstance(schedule, str):
         if schedule in schedule_names():  # or else the builder complains of the name
             check_options(schedule, options)

@@ -6,42 +6,115 @@
 The slots show what must come before what; they are no times.
 """
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import IntArray
+from pipesim.arrays import BoolArray, Int32Array, IntArray
 from pipesim.dataflow import local_inputs, producers, second_of_pair
 from pipesim.order_text import op_text
 
 if TYPE_CHECKING:
     from pipesim.schedule import Schedule
 
+LEAST_CELL = 3  # characters: `F0` and a space
+
 
 def unit_slots(schedule: "Schedule") -> IntArray:
     """Return the earliest slot of every op if each took one slot; -1 for ops never reached.
 
-    Array (ops,).
+    Array (ops,). A rank walks its order until an op lacks an input, and goes on when that input
+    is there, so that the time is linear in the number of ops.
     """
-    slot = np.full(len(schedule), -1, dtype=np.int64)
     inputs = np.stack([producers(schedule), local_inputs(schedule)])
-    # Of an overlapped pair each op waits for the inputs of both.
-    partner = np.arange(len(schedule))
-    second = np.flatnonzero(second_of_pair(schedule))
-    partner[second], partner[second - 1] = second - 1, second
-    inputs = np.concatenate([inputs, inputs[:, partner]])
-    rank = schedule.rank
-    following = schedule.offsets[:-1].copy()
-    for now in range(len(schedule)):
-        # All ranks decide on what was done before this slot, so none sees another's op in it.
-        candidates = following[following < schedule.offsets[1:]]
-        needed = inputs[:, candidates]
-        starting = candidates[((needed < 0) | (slot[needed] >= 0)).all(axis=0)]
-        if starting.size == 0:
-            break
-        slot[starting] = slot[partner[starting]] = now
-        following[rank[starting]] = np.maximum(starting, partner[starting]) + 1
-    return slot
+    return walk_orders(schedule.offsets, inputs, second_of_pair(schedule))
+
+
+def walk_orders(offsets: IntArray, inputs: IntArray | Int32Array, second: BoolArray) -> IntArray:
+    """Return the earliest slot of every item of some orders, -1 for those never reached.
+
+    Parameters
+    ----------
+    offsets
+        Array (ranks + 1,): the items of rank r are those from offsets[r] up to offsets[r + 1].
+    inputs
+        Numbers of the items that must come before each one, array (inputs, items); -1 for none.
+    second
+        Which items run together with the one right before them.
+    """
+    needs: list[list[int]] = inputs.tolist()
+    items = len(second)
+    last_of_pair = np.arange(items)
+    seconds = np.flatnonzero(second)
+    last_of_pair[seconds - 1] = seconds
+    last = last_of_pair.tolist()
+    slot = [-1] * items
+    following, end = offsets[:-1].tolist(), offsets[1:].tolist()
+    free = [0] * len(end)  # the rank's first slot after its last item
+    waiting: dict[int, list[int]] = {}  # item -> the ranks that wait for it
+    going = list(range(len(end)))
+    while going:
+        rank = going.pop()
+        now, number = free[rank], following[rank]
+        while number < end[rank]:
+            until = last[number] + 1  # of an overlapped pair each waits for the inputs of both
+            lacking = -1
+            for item in range(number, until):
+                for needed in needs:
+                    source = needed[item]
+                    if source >= 0:
+                        if slot[source] < 0:
+                            lacking = source
+                        elif slot[source] >= now:
+                            now = slot[source] + 1
+            if lacking >= 0:
+                waiting.setdefault(lacking, []).append(rank)
+                break
+            for item in range(number, until):
+                slot[item] = now
+                if item in waiting:
+                    going += waiting.pop(item)
+            now += 1
+            number = until
+        free[rank], following[rank] = now, number
+    return np.array(slot, dtype=np.int64)
+
+
+def stuck_ops(schedule: "Schedule") -> dict[int, tuple[int, int]]:
+    """Return for each rank that cannot go on its op, and the op whose output that one waits for.
+
+    Empty if the order can be run to its end, whatever things cost.
+
+    Examples
+    --------
+    >>> from pipesim.schedule import Schedule
+    >>> stuck_ops(Schedule.from_orders(["0F0 0B0 0F1 0B1", "1F1 1F0 1B0 1B1"]))
+    {0: (1, 6), 1: (4, 2)}
+    """
+    inputs = np.stack([producers(schedule), local_inputs(schedule)])
+    return stuck_items(schedule.offsets, inputs, second_of_pair(schedule))
+
+
+def stuck_items(
+    offsets: IntArray, inputs: IntArray | Int32Array, second: BoolArray
+) -> dict[int, tuple[int, int]]:
+    """Return for each rank that cannot go on its item and the one that this waits for.
+
+    Parameters are those of `walk_orders`.
+    """
+    reached = walk_orders(offsets, inputs, second) >= 0
+    stuck: dict[int, tuple[int, int]] = {}
+    if reached.all():
+        return stuck
+    for rank, (start, end) in enumerate(pairwise(offsets.tolist())):
+        if reached[start:end].all():
+            continue
+        item = start + int(np.argmin(reached[start:end]))
+        both = [item, item + 1] if item + 1 < end and second[item + 1] else [item]
+        awaited = [(n, int(i)) for n in both for i in inputs[:, n] if i >= 0 and not reached[i]]
+        stuck[rank] = awaited[0]
+    return stuck
 
 
 def text_grid(schedule: "Schedule", width: int | None = None) -> str:
@@ -49,26 +122,51 @@ def text_grid(schedule: "Schedule", width: int | None = None) -> str:
 
     The stage is left out of the labels where each rank has one, and so is the slice.
     """
-    several = schedule.stages > schedule.ranks or schedule.placement.directions > 1
-    sliced = schedule.slices > 1
-    labels = [op_text(schedule.op(n), several, sliced) for n in range(len(schedule))]
-    for number in np.flatnonzero(second_of_pair(schedule)).tolist():
-        labels[number - 1] = labels[number] = f"{labels[number - 1]}&{labels[number]}"
     slot = unit_slots(schedule)
-    cell = max(map(len, labels)) + 1
     columns = int(slot.max()) + 1
+    most = columns if width is None else min(columns, max(1, width // LEAST_CELL))
+    labels = _labels(schedule, (slot >= 0) & (slot < most) | _first_stuck(schedule, slot))
+    cell = max(map(len, labels.values())) + 1
     shown = columns if width is None else min(columns, max(1, width // cell))
     margin = len(str(schedule.ranks - 1))
     lines = []
     for rank in range(schedule.ranks):
-        numbers = range(schedule.offsets[rank], schedule.offsets[rank + 1])
-        cells = ["."] * columns
-        for number in numbers:
-            if slot[number] >= 0:
+        cells = ["."] * shown
+        never = ""
+        for number in range(schedule.offsets[rank], schedule.offsets[rank + 1]):
+            if number not in labels:
+                continue
+            if slot[number] < 0:
+                never = f"  never reached: {labels[number]}"
+                break
+            if slot[number] < shown:
                 cells[slot[number]] = labels[number]
-        row = "".join(text.ljust(cell) for text in cells[:shown]).rstrip()
+        row = "".join(text.ljust(cell) for text in cells).rstrip()
         more = " ..." if shown < columns else ""
-        stuck = next((labels[number] for number in numbers if slot[number] < 0), None)
-        never = "" if stuck is None else f"  never reached: {stuck}"
         lines.append(f"rank {rank:>{margin}} | {row}{more}{never}")
     return "\n".join(lines)
+
+
+def _labels(schedule: "Schedule", wanted: BoolArray) -> dict[int, str]:
+    """Return the labels of some ops by their numbers; a pair has one label, `F1&B0`."""
+    several = schedule.stages > schedule.ranks or schedule.placement.directions > 1
+    sliced = schedule.slices > 1
+    second = second_of_pair(schedule)
+    before = np.append(second[1:] & wanted[1:], False)  # a pair is wanted with either op
+    wanted = wanted | before | second & np.append(False, wanted[:-1])
+    labels: dict[int, str] = {}
+    for number in np.flatnonzero(wanted).tolist():
+        labels[number] = op_text(schedule.op(number), several, sliced)
+        if second[number]:
+            labels[number - 1] = labels[number] = f"{labels[number - 1]}&{labels[number]}"
+    return labels
+
+
+def _first_stuck(schedule: "Schedule", slot: IntArray) -> BoolArray:
+    """Return which op is the first of its rank that is never reached."""
+    stuck = slot < 0
+    first = stuck.copy()
+    first[1:] &= ~stuck[:-1]
+    starts = schedule.offsets[:-1]
+    first[starts] = stuck[starts]
+    return first

@@ -12,6 +12,8 @@ from unittest import mock
 import pytest
 
 import pipesim as ps
+from pipesim.io.torch_schedule import read_torch_schedule
+from pipesim.schedules import FAMILIES
 
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 
@@ -118,3 +120,43 @@ def test_one_f_one_b(p, v, m):
             for text in theirs[last]
         ]
     assert our_order(ps.build_schedule("1f1b", p, m)) == theirs
+
+
+def torch_runtime(ranks, stages, microbatches):
+    """Return PyTorch's object that loads and dumps schedule files, with stand-ins for stages."""
+    runtime = object.__new__(schedules._PipelineScheduleRuntime)
+    runtime.pp_group_size, runtime._num_stages = ranks, stages
+    runtime._n_microbatches, runtime._stages = microbatches, []
+    runtime._defer_pp_recv, runtime.pipeline_order = False, {}
+    return runtime
+
+
+EXPORTED = [
+    (name, {"chunks": 2} if family.chunks is None else {})
+    for name, family in FAMILIES.items()
+    if family.backward != "none" and family.placement != "bidirectional"
+    if "slices" not in family.options
+]
+
+
+@pytest.mark.parametrize(("name", "options"), EXPORTED)
+@pytest.mark.parametrize("written", ["compute_only", "compute_comms"])
+def test_files_go_to_pytorch_and_back(tmp_path, name, options, written):
+    ours = ps.build_schedule(name, 4, 8, **options)
+    ps.write_schedule(ours, tmp_path / "ours.csv")
+    runtime = torch_runtime(ours.ranks, ours.stages, ours.microbatches)
+    runtime._load_csv(tmp_path / "ours.csv", format="compute_only")
+    runtime._dump_csv(tmp_path / "theirs.csv", format=written)
+    file = read_torch_schedule(tmp_path / "theirs.csv")
+    assert file.faults == ()
+    assert (file.listed is not None) == (written == "compute_comms")
+    assert file.schedule.placement == ours.placement
+    assert our_order(file.schedule) == our_order(ours)
+
+
+def test_pytorch_refuses_what_the_notes_say(tmp_path):
+    ours = ps.build_schedule("dualpipe", 4, 8)
+    ps.write_schedule(ours, tmp_path / "ours.csv")
+    runtime = torch_runtime(ours.ranks, ours.stages, ours.microbatches)
+    with pytest.raises(AssertionError, match="is assigned to both rank"):
+        runtime._load_csv(tmp_path / "ours.csv", format="compute_only")

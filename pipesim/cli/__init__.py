@@ -19,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         from pipesim.cli import commands
+        from pipesim.cli.check import check
         from pipesim.cli.compare import compare
         from pipesim.cli.lower import lower
 
@@ -28,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "lower": lower,
             "sweep": commands.sweep,
             "schedules": commands.schedules,
+            "check": check,
         }[arguments.command]
         command(arguments)
         if sys.stdout is not None:  # it is when it was closed

@@ -1,5 +1,7 @@
 """The commands: each reads a config, runs it, prints, and writes the files asked for."""
 
+import os
+import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -12,8 +14,9 @@ from pipesim.config import (
     read_config,
     simulate_config,
 )
-from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
+from pipesim.io.files import FIGURE_ENDINGS, SCHEDULE_ENDING, TABLE_ENDINGS, is_schedule_file
 from pipesim.io.table_file import write_table
+from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report
 from pipesim.schedules import FAMILIES
 from pipesim.text_gantt import text_gantt
@@ -29,15 +32,22 @@ def run(arguments: Namespace) -> None:
         raise ValueError("--text and --json: give one of them")
     check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
     check_output("--trace", arguments.trace, TABLE_ENDINGS)
+    check_output("--export-schedule", arguments.export_schedule, (SCHEDULE_ENDING,))
     flags = {key: vars(arguments)[key] for key, _, _ in RUN_FLAGS.values()}
     overrides = dict(assignment(f"{key}={text}") for key, text in flags.items() if text is not None)
     overrides |= dict(assignment(f"run.options.{text}") for text in arguments.option)
+    typed = overrides.get("run.schedule")
+    if arguments.config is not None and is_schedule_file(typed):
+        # In a config it is relative to the config; typed, to where it is typed.
+        overrides["run.schedule"] = os.path.abspath(typed)
     overrides |= dict(map(assignment, arguments.set))
     if arguments.config is None:
         document = override({}, "command line", overrides)
         config = parse_config(document, "command line")
     else:
         config = read_config(arguments.config, overrides)
+    if arguments.export_schedule:
+        check_exportable(config.schedule)
     with ProgressBar("op") as progress:
         result = simulate_config(config, progress)
         if arguments.json:
@@ -50,6 +60,11 @@ def run(arguments: Namespace) -> None:
     if arguments.trace:
         write_table(result.trace, arguments.trace)
         tell(arguments.trace)
+    if arguments.export_schedule:
+        write_schedule(result.order(), arguments.export_schedule)
+        tell(arguments.export_schedule)
+        for note in export_notes(result.schedule):
+            print(f"note: {note}", file=sys.stderr)
     print(text)
     if arguments.text:
         print(text_gantt(result))

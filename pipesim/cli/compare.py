@@ -8,10 +8,12 @@ from pipesim.cli.outputs import ProgressBar, check_output, to_json, write_gantt
 from pipesim.config import override, parse_pipeline
 from pipesim.errors import ConfigError, DeadlockError, ScheduleError
 from pipesim.io.config_file import Document, read_document
-from pipesim.io.files import FIGURE_ENDINGS
+from pipesim.io.files import FIGURE_ENDINGS, is_schedule_file
+from pipesim.io.torch_schedule import read_schedule
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.run import Run, simulate
+from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES, Family
 from pipesim.text_table import text_table
 
@@ -23,18 +25,23 @@ def compare(arguments: Namespace) -> None:
     names = [name.strip() for name in arguments.schedules.split(",")]
     if "all" in names:
         names = list(FAMILIES)
+    chosen: dict[str, str | Schedule] = {}
     for name in names:
-        if name not in FAMILIES:
+        if name not in FAMILIES and not is_schedule_file(name):
             known = ", ".join(("all", *FAMILIES))
-            raise ScheduleError(f"--schedules: unknown schedule {name!r}; known: {known}")
+            raise ScheduleError(
+                f"--schedules: unknown schedule {name!r}; known: {known}, or a .csv file"
+            )
+        chosen[name] = read_schedule(name) if is_schedule_file(name) else name
     document = override(read_document(arguments.config), arguments.config, overrides)
     if isinstance(document.get("run"), dict):
         document["run"].setdefault("schedule", names[0])
-    runs, unfit = _run_each(document, arguments.config, names)
+    runs, unfit = _run_each(document, arguments.config, chosen)
     if not runs:
         faults = dict.fromkeys(f"run.schedule: {why}" for why in unfit.values())
         raise ConfigError(arguments.config, list(faults))
-    microbatches = document["run"]["microbatches"]
+    # A config may leave it to a schedule file, which then all others follow.
+    microbatches = document["run"].get("microbatches") or runs[0].schedule.microbatches
     runs.sort(key=lambda result: _rank(result, microbatches))
     if arguments.gantt:
         write_gantt(runs, arguments.gantt)
@@ -51,22 +58,28 @@ def compare(arguments: Namespace) -> None:
         print(f"{name} does not fit: {why.removeprefix(f'{name}: ').removeprefix(f'{name} ')}")
 
 
-def _run_each(document: Document, path: str, names: list[str]) -> tuple[list[Run], dict[str, str]]:
+def _run_each(
+    document: Document, path: str, chosen: dict[str, str | Schedule]
+) -> tuple[list[Run], dict[str, str]]:
     """Return the runs of the schedules that fit a config, and why the others do not.
 
+    Each is given by its name, and from a file as a Schedule.
     Where a schedule takes fewer stages a rank than the config has, neighbouring ones are merged.
     Of the options in the config each gets those that it has.
     """
-    sections, pipe = parse_pipeline(document, path, Path(path).parent, names)
+    sections, pipe = parse_pipeline(document, path, Path(path).parent, list(chosen))
+    batches = (s.microbatches for s in chosen.values() if isinstance(s, Schedule))
+    microbatches = sections.run.microbatches or next(batches, None)
     runs, unfit = [], {}
-    for name in names:
-        own = FAMILIES[name].options
+    for name, schedule in chosen.items():
+        family = FAMILIES.get(name)
+        own = {} if family is None else family.options
         try:
             with ProgressBar("op") as progress:
                 result = simulate(
-                    _regrouped(pipe, FAMILIES[name]),
-                    name,
-                    sections.run.microbatches,
+                    pipe if family is None else _regrouped(pipe, family),
+                    schedule,
+                    microbatches,
                     protocol=sections.run.protocol,
                     queue_capacity=sections.run.queue_capacity,
                     eager_limit_bytes=sections.run.eager_limit_bytes,

@@ -9,8 +9,16 @@ PROTOCOL_WORDS = "eager, rendezvous, odd_even, paired, posted or posted_blocking
 
 # Flags that stand for keys of a config.
 RUN_FLAGS = {
-    "schedule": ("run.schedule", "NAME", "a name that `pipesim schedules` lists"),
-    "microbatches": ("run.microbatches", "M", "number of micro-batches"),
+    "schedule": (
+        "run.schedule",
+        "NAME|FILE.csv",
+        "a name that `pipesim schedules` lists, or a schedule file",
+    ),
+    "microbatches": (
+        "run.microbatches",
+        "M",
+        "number of micro-batches; a schedule file has its own",
+    ),
     "forward": ("stages.forward_ms", "MS,..", "time of F: one number, or one a stage"),
     "backward": ("stages.backward_ms", "MS,..", "time of the whole backward"),
     "input-grad": ("stages.input_grad_ms", "MS,..", "or its input-gradient part"),
@@ -49,6 +57,7 @@ def build_parser() -> ArgumentParser:
         "schedules", help="list the schedules and what is known of them"
     )
     _json_flag(schedules)
+    _add_check(commands)
     return parser
 
 
@@ -78,6 +87,11 @@ def _add_run(commands: Commands) -> None:
     _set_flag(run)
     run.add_argument("--gantt", metavar="FILE", help="write the Gantt chart: .png, .svg or .pdf")
     run.add_argument("--trace", metavar="FILE", help="write the trace: .csv or .parquet")
+    run.add_argument(
+        "--export-schedule",
+        metavar="FILE",
+        help="write the order that was run, in PyTorch's format: .csv",
+    )
     run.add_argument("--text", action="store_true", help="print the Gantt chart as text, too")
     _json_flag(run)
 
@@ -90,7 +104,10 @@ def _add_compare(commands: Commands) -> None:
     )
     compare.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
     compare.add_argument(
-        "--schedules", required=True, metavar="NAME,..", help="names, or all of `pipesim schedules`"
+        "--schedules",
+        required=True,
+        metavar="NAME,..",
+        help="names, .csv files, or all of `pipesim schedules`",
     )
     _set_flag(compare)
     compare.add_argument(
@@ -131,6 +148,20 @@ def _add_sweep(commands: Commands) -> None:
     sweep.add_argument("--x", metavar="KEY", help="axis along the plot; default: the first number")
     sweep.add_argument("--y", metavar="COLUMN", default="makespan_ms", help="default: makespan_ms")
     _json_flag(sweep)
+
+
+def _add_check(commands: Commands) -> None:
+    check = commands.add_parser(
+        "check",
+        help="check a schedule file",
+        description=(
+            "Check a CSV file of PyTorch's pipelining: every fault with its place, or what the "
+            "schedule is."
+        ),
+        epilog="Exit status: 0 valid; 2 faults; 3 only that the order cannot go on.",
+    )
+    check.add_argument("file", metavar="FILE.csv", help="one row a rank, cells such as 2F0")
+    _json_flag(check)
 
 
 def _set_flag(parser: ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from pipesim.config.rules import SWEEP_MODES, contradictions, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.errors import ConfigError, DeadlockError, PipesimError
 from pipesim.io.config_file import Document, read_document, set_key
+from pipesim.io.files import is_schedule_file
 from pipesim.io.layer_csv import read_layers
 from pipesim.partitioning import layer_weights, min_max_split
 from pipesim.pipeline import Pipeline
@@ -103,15 +104,20 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
     ------
     ConfigError
         With every fault, each with the path of its key.
+    DeadlockError
+        If the schedule is a file whose order cannot go on.
     """
     sections, pipeline = parse_pipeline(document, name, directory)
+    run = sections.run
+    wanted = directory / run.schedule if is_schedule_file(run.schedule) else run.schedule
     try:
-        schedule = resolve_schedule(
-            pipeline, sections.run.schedule, sections.run.microbatches, sections.run.options
-        )
+        schedule = resolve_schedule(pipeline, wanted, run.microbatches, run.options)
+    except DeadlockError:
+        raise
     except (PipesimError, TypeError, ValueError) as error:
-        key = "run.options" if sections.run.options else "run.schedule"  # the names are known
-        raise ConfigError(name, [f"{key}: {error}"]) from None
+        key = "run.options" if run.options else "run.schedule"  # the names are known
+        # A schedule file tells one fault a line.
+        raise ConfigError(name, [f"{key}: {line}" for line in str(error).splitlines()]) from None
     return Config(name, sections, pipeline, schedule)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from pipesim.config.sections import Sections, StagesSection
+from pipesim.config.sections import RunSection, Sections, StagesSection
 from pipesim.config.values import Bad, length
+from pipesim.io.files import is_schedule_file
 from pipesim.lowering import PROTOCOLS
 from pipesim.partitioning import WEIGHTS
 from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
@@ -24,6 +25,7 @@ def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -
     The options of the run must be options of one of the `schedules`, by default of its own.
     """
     yield from _unknown_names(sections)
+    yield from _strange_run(sections, own_schedule=schedules is None)
     yield from _strange_options(sections, schedules or [_good(sections.run, "schedule")])
     yield from _pointless_limit(sections)
     stages, layers = sections.stages, sections.layers
@@ -65,6 +67,8 @@ def _unknown_names(sections: Sections) -> Iterator[str]:
     ):
         section, key = path.split(".")
         name = _good(getattr(sections, section), key)
+        if path == "run.schedule" and is_schedule_file(name):
+            continue
         if isinstance(name, str) and name not in known:
             yield unknown(path, name, known)
 
@@ -76,6 +80,18 @@ def _pointless_limit(sections: Sections) -> Iterator[str]:
             "run.eager_limit_bytes: with protocol 'eager' no message waits for its receiver; "
             "leave it out, or choose another run.protocol"
         )
+
+
+def _strange_run(sections: Sections, own_schedule: bool) -> Iterator[str]:
+    """Yield what does not go together with a schedule by name, or with one from a file."""
+    run = sections.run
+    if not isinstance(run, RunSection):
+        return
+    from_file = is_schedule_file(run.schedule)
+    if run.microbatches is None and not from_file:
+        yield "run.microbatches: missing, but required"
+    if run.options and from_file and own_schedule:
+        yield f"run.options: {run.schedule} is a schedule file and takes no options"
 
 
 def _strange_options(sections: Sections, schedules: Iterable[str | None]) -> Iterator[str]:

@@ -38,7 +38,7 @@ class RunSection:
     """What to run."""
 
     schedule: Text = MISSING
-    microbatches: Count = MISSING
+    microbatches: Count | None = None  # a schedule file knows its own
     options: dict[str, Any] = field(default_factory=dict)
     engine: Text = Text("simpy")
     protocol: Text = Text("eager")

@@ -5,9 +5,24 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeGuard
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 TABLE_ENDINGS = (".csv", ".parquet")
+SCHEDULE_ENDING = ".csv"
+
+
+def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Say whether what stands for a schedule is a file's path: a text that ends in .csv, a Path.
+
+    Examples
+    --------
+    >>> is_schedule_file("mine.csv"), is_schedule_file(Path("mine")), is_schedule_file("1f1b")
+    (True, True, False)
+    """
+    if isinstance(schedule, str):
+        return schedule.lower().endswith(SCHEDULE_ENDING)
+    return isinstance(schedule, os.PathLike)
 
 
 @contextmanager

@@ -1,0 +1,100 @@
+"""Where the stages of a schedule file live: on the rows that name them.
+
+A stage lives on one row. But for schedules with two directions: there every micro-batch goes
+either by one map of stages to rows or by its mirror image, so that a stage is on two rows.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from pipesim.arrays import Int8Array, Int32Array, IntArray
+from pipesim.io.torch_checks import Finding
+from pipesim.io.torch_table import Table
+from pipesim.ops import COMPUTE_KINDS
+from pipesim.placement import Placement, named_placement
+from pipesim.schedule_file import Fault
+
+Maps: TypeAlias = tuple[IntArray, IntArray]  # rank of every stage; direction of every micro-batch
+
+
+def find_placement(
+    table: Table, numbers: Int32Array
+) -> tuple[Placement | None, Int8Array | None, list[Finding]]:
+    """Return the placement, the directions of the micro-batches, and stages on wrong rows.
+
+    No placement where a stage is nowhere or on wrong rows; no directions where there is only one.
+    """
+    ops = table.only(table.compute)
+    low, high = np.full(table.stages, len(table.rows)), np.full(table.stages, -1)
+    np.minimum.at(low, ops.stage, ops.rank)
+    np.maximum.at(high, ops.stage, ops.rank)
+    if (high < 0).any():
+        return None, None, list(_on_two_ranks(table))
+    if (low == high).all():
+        return _placement(low, None), None, []
+    maps = _two_maps(table, numbers)
+    if maps is None:
+        return None, None, list(_on_two_ranks(table))
+    rank_of, direction = maps
+    table_of = np.stack([rank_of, rank_of[::-1]])
+    owner = table_of[direction[table.microbatch], table.stage]
+    wrong = np.flatnonzero((table.rank != owner) & table.compute)
+
+    def describe(number: int) -> Fault:
+        way = f"micro-batch {table.microbatch[number]} has stage {table.stage[number]}"
+        return table.fault(number, f"is on the wrong row: {way} on rank {owner[number]}")
+
+    placement = None if wrong.size else _placement(rank_of, rank_of[::-1])
+    return placement, direction.astype(np.int8), [(wrong, describe)]
+
+
+def _placement(rank_of: IntArray, reverse: IntArray | None) -> Placement | None:
+    try:
+        other = None if reverse is None else reverse.tolist()
+        return named_placement(rank_of.tolist(), other)
+    except ValueError:  # a row without ops, told elsewhere
+        return None
+
+
+def _two_maps(table: Table, numbers: Int32Array) -> Maps | None:
+    """Return the map of micro-batch 0 and which micro-batches go by its mirror image.
+
+    None if the rows do not look like that. Single ops on wrong rows do not matter.
+    """
+    compute = numbers[list(COMPUTE_KINDS)].max(axis=0).reshape(table.stages, -1, table.slices)
+    number = compute[..., 0]
+    ranks = np.where(number >= 0, table.rank[number], -1).T
+    known, count = np.unique(ranks[(ranks >= 0).all(axis=1)], axis=0, return_counts=True)
+    found = {tuple(known[index].tolist()) for index in range(len(known))}
+    for index in np.argsort(-count, kind="stable")[:2]:
+        rank_of = known[index]
+        mirrored = rank_of[::-1]
+        if tuple(mirrored.tolist()) in found and not np.array_equal(rank_of, mirrored):
+            direction = (ranks == mirrored).sum(axis=1) > (ranks == rank_of).sum(axis=1)
+            if direction[0]:
+                return mirrored, ~direction * 1
+            return rank_of, direction * 1
+    return None
+
+
+def _on_two_ranks(table: Table) -> Iterator[Finding]:
+    """Yield the first op of each stage on each rank that is not the one with most of its ops."""
+    ops = np.flatnonzero(table.compute)
+    key = table.stage[ops] * len(table.rows) + table.rank[ops]
+    keys, first, count = np.unique(key, return_index=True, return_counts=True)
+    stage = keys // len(table.rows)
+    most_first = np.lexsort((keys, -count, stage))
+    owner = most_first[np.append(True, np.diff(stage[most_first]) > 0)]
+    home = dict(zip(stage[owner].tolist(), ops[first[owner]].tolist(), strict=True))
+    strays = np.setdiff1d(np.arange(len(keys)), owner)
+    more = dict(zip(ops[first[strays]].tolist(), (count[strays] - 1).tolist(), strict=True))
+
+    def describe(number: int) -> Fault:
+        stage = int(table.stage[number])
+        others = f" (and {more[number]} more there)" if more[number] else ""
+        lives = table.place(home[stage])
+        return table.fault(number, f"puts stage {stage} on two ranks: it lives on {lives}{others}")
+
+    yield np.sort(ops[first[strays]]), describe

@@ -1,0 +1,203 @@
+"""PyTorch's schedule files: CSV, one row a rank, cells in the order in which the rank runs them.
+
+    0F0,0F1,0B0,0B1        stage 0 of two micro-batches on rank 0: both forwards, both backwards
+    1F0,1B0,1F1,1B1        stage 1 on rank 1
+
+The grammar of a cell is in `pipesim.io.torch_cells`. A blank cell is padding and carries nothing.
+Where a stage lives follows from the rows. Files come with compute ops only, or with the sends and
+receives between them; `pipesim.io.torch_export` writes the former. PyTorch 2.5 wrote BW, B, W for
+what are B, I, W since; which of the two a file means shows in its cells: BW, or W without any I,
+is the older dialect.
+
+Beyond PyTorch, whose loader does not take them: slices of micro-batches (`2F0.1`), schedules
+without backwards, and two-directional schedules, in which a stage is on two rows. What a file
+does not hold: the versions of the weights, fractions of slices other than equal ones, and a second
+direction in which no micro-batch flows.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+
+import numpy as np
+
+from pipesim.arrays import Int8Array
+from pipesim.errors import ConfigError, ScheduleError
+from pipesim.io.torch_cells import Cells
+from pipesim.io.torch_checks import Finding, check_numbers, check_ops, check_rows
+from pipesim.io.torch_placement import find_placement
+from pipesim.io.torch_table import Table, make_table
+from pipesim.io.torch_transfers import check_transfers, has_transfers, stuck_transfers
+from pipesim.placement import Placement
+from pipesim.schedule import Schedule
+from pipesim.schedule_file import Fault, ScheduleFile
+from pipesim.text_grid import stuck_ops
+
+MOST_RANKS = 100_000
+
+
+def read_schedule(path: str | PathLike[str]) -> Schedule:
+    r"""Return the schedule in a CSV file of PyTorch's pipelining.
+
+    Parameters
+    ----------
+    path
+        The file; the schedule is called by its name without the ending.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read.
+    ScheduleError
+        If it holds no schedule; with the faults and their places.
+    DeadlockError
+        If its order cannot go on.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "mine.csv"
+    ...     _ = path.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    ...     print(read_schedule(path))
+    mine: 2 ranks, 2 micro-batches
+    rank 0 | F0 F1 .  B0 .  B1
+    rank 1 | .  F0 B0 F1 B1 .
+    """
+    file = read_torch_schedule(path)
+    if file.schedule is None:
+        raise file.error()
+    return file.schedule
+
+
+def read_torch_schedule(path: str | PathLike[str]) -> ScheduleFile:
+    """Return what is in a CSV file of PyTorch's pipelining: a schedule, or all its faults.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read; whatever is in it raises nothing.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # a ValueError: a path with a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(str(path), [f"cannot be read: {reason}"]) from None
+    return parse_torch_schedule(content, fspath(path))
+
+
+def parse_torch_schedule(content: bytes, path: str = "schedule.csv") -> ScheduleFile:
+    """Return what the bytes of a schedule file hold: a schedule, or all their faults.
+
+    Examples
+    --------
+    >>> print(parse_torch_schedule(b"0F0,0B0,1X0").faults[0])
+    row 1 (rank 0), cell 3: '1X0' is no action; write stage, kind, micro-batch: 1F0
+    """
+    cells = Cells()
+    whole = _read_rows(content, cells)
+    table, dialect = make_table(cells)
+    schedule = _checked_schedule(Path(path).stem, table, cells) if whole else None
+    return ScheduleFile(
+        path=str(path),
+        name=Path(path).stem,
+        schedule=schedule,
+        faults=tuple(sorted(cells.faults, key=lambda f: (f.rank is not None, f.rank, f.cell or 0))),
+        unlisted=cells.unlisted,
+        listed=table.listed() if schedule is not None and has_transfers(table) else None,
+        dialect=dialect,
+        timeless=cells.timeless,
+        padding=cells.padding,
+        rows=cells.rows,
+    )
+
+
+def _read_rows(content: bytes, cells: Cells) -> bool:
+    """Fill the cells from a file's bytes; say whether it could be read to its end."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].split(b"\n")
+        what = "UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "no UTF-8 text"
+        byte = f"byte 0x{content[error.start]:02x} is {what}; save the file as UTF-8"
+        cells.fail([Fault(byte, len(before) - 1, before[-1].count(b","))])
+        return False
+    if not text.strip():
+        cells.fail([Fault("the file is empty; write one row a rank: 0F0,0B0")])
+        return False
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for row in rows:
+            if len(cells.rows) == MOST_RANKS:
+                cells.fail([Fault(f"there are more than {MOST_RANKS:,} rows", MOST_RANKS)])
+                return False
+            cells.add_row(row)
+    except csv.Error as error:
+        cells.fail([Fault(f"is no CSV: {error}", len(cells.rows))])
+        return False
+    return True
+
+
+def _checked_schedule(name: str, table: Table, cells: Cells) -> Schedule | None:
+    """Return the schedule of a table; None with every fault noted if it is none."""
+
+    def fail(findings: Iterable[Finding]) -> None:
+        for numbers, describe in findings:
+            cells.fail_each(numbers, describe)
+
+    fail(check_rows(table))
+    gaps, dense = check_numbers(table)
+    fail(gaps)
+    if not dense:
+        return None
+    numbers = table.numbers()
+    fail(check_ops(table, numbers))
+    placement, directions, strays = find_placement(table, numbers)
+    fail(strays)
+    if has_transfers(table):
+        fail(check_transfers(table, numbers))
+    if cells.faults or placement is None:
+        return None
+    ops = table.only(table.compute)
+    try:
+        schedule = _make_schedule(name, ops, placement, directions)
+    except ScheduleError as error:  # nothing is known that gets here; a fault it is in any case
+        cells.fail([Fault(str(error).removeprefix(f"{name}: "))])
+        return None
+    if has_transfers(table):
+        cells.fail(_stuck_faults(stuck_transfers(table, numbers), table))
+    else:
+        cells.fail(_stuck_faults(stuck_ops(schedule), ops))
+    return None if cells.faults else schedule
+
+
+def _make_schedule(
+    name: str, ops: Table, placement: Placement, directions: Int8Array | None
+) -> Schedule:
+    count = np.bincount(ops.rank, minlength=len(ops.rows))
+    return Schedule(
+        name=name,
+        placement=placement,
+        microbatches=ops.microbatches,
+        stage=ops.stage.astype(np.int32),
+        kind=ops.kind.astype(np.int8),
+        microbatch=ops.microbatch.astype(np.int32),
+        slice=ops.slice.astype(np.int32),
+        group=ops.group.astype(np.int32),
+        offsets=np.append(0, np.cumsum(count)).astype(np.int64),
+        fractions=(1.0 / ops.slices,) * ops.slices,
+        directions=directions,  # type: ignore[arg-type]  # by default all 0
+    )
+
+
+def _stuck_faults(stuck: Mapping[int, tuple[int, int]], table: Table) -> list[Fault]:
+    """Return one fault a rank that cannot go on."""
+    faults = []
+    for number, source in stuck.values():
+        what = f"{table.text(source)} in {table.place(source)}"
+        fault = table.fault(number, f"is never reached: it waits for {what}")
+        faults.append(replace(fault, stuck=True))
+    return faults

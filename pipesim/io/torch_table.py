@@ -1,0 +1,154 @@
+"""The actions of a schedule file as a table, in one dialect and with numbers that can be."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import numpy as np
+
+from pipesim.arrays import BoolArray, Int32Array, IntArray
+from pipesim.checks import shown
+from pipesim.io.torch_cells import WHOLE, Cells
+from pipesim.ops import COMPUTE_KINDS, Kind
+from pipesim.schedule_file import Fault, Listed, place_text
+
+NOUNS = {"stage": "stage", "microbatch": "micro-batch", "slice": "slice"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Actions in file order; all arrays are (actions,), numbers from 0.
+
+    Parameters
+    ----------
+    rows
+        The texts of the cells.
+    rank, cell
+        Row and place in the row.
+    kind, stage, microbatch, slice
+        The action; its kind a code of `Kind`.
+    group
+        Number of the overlapped pair, or -1.
+    """
+
+    rows: list[list[str]]
+    rank: IntArray
+    cell: IntArray
+    kind: IntArray
+    stage: IntArray
+    microbatch: IntArray
+    slice: IntArray
+    group: IntArray
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def compute(self) -> BoolArray:
+        """Which actions are compute ops."""
+        return np.isin(self.kind, COMPUTE_KINDS)
+
+    @property
+    def slices(self) -> int:
+        """The number of slices that the actions name."""
+        return int(self.slice.max(initial=0)) + 1
+
+    @property
+    def microbatches(self) -> int:
+        """The number of micro-batches that the actions name."""
+        return int(self.microbatch.max(initial=-1)) + 1
+
+    @property
+    def stages(self) -> int:
+        """The number of stages that the actions name."""
+        return int(self.stage.max(initial=-1)) + 1
+
+    @property
+    def unit(self) -> IntArray:
+        """The number of each action's (micro-batch, slice)."""
+        return self.microbatch * self.slices + self.slice
+
+    def only(self, wanted: BoolArray) -> Self:
+        """Return the table of some of the actions."""
+        names = ("rank", "cell", "kind", "stage", "microbatch", "slice", "group")
+        return replace(self, **{name: getattr(self, name)[wanted] for name in names})
+
+    def numbers(self) -> Int32Array:
+        """Return the number of every action, array (kinds, stages, units), -1 where none is.
+
+        Of an action that is there twice it is the first.
+        """
+        shape = (len(Kind), self.stages, self.microbatches * self.slices)
+        none = np.int32(len(self))
+        found = np.full(shape, none, dtype=np.int32)
+        every = np.arange(len(self), dtype=np.int32)
+        np.minimum.at(found, (self.kind, self.stage, self.unit), every)
+        found[found == none] = -1
+        return found
+
+    def text(self, number: int) -> str:
+        """Return the cell of an action for a message, in quotes."""
+        return shown(self.rows[self.rank[number]][self.cell[number]].strip())
+
+    def place(self, number: int) -> str:
+        """Return where an action is: `row 2 (rank 1), cell 3`."""
+        return place_text(int(self.rank[number]), int(self.cell[number]))
+
+    def fault(self, number: int, text: str) -> Fault:
+        """Return the fault of an action."""
+        return Fault(f"{self.text(number)} {text}", int(self.rank[number]), int(self.cell[number]))
+
+    def listed(self) -> Listed:
+        """Return the actions for those who run sends and receives, too."""
+        return Listed(
+            rank=self.rank.astype(np.int32),
+            cell=self.cell,
+            kind=self.kind.astype(np.int8),
+            stage=self.stage.astype(np.int32),
+            microbatch=self.microbatch.astype(np.int32),
+            slice=self.slice.astype(np.int32),
+            group=self.group.astype(np.int32),
+        )
+
+
+def make_table(cells: Cells) -> tuple[Table, Literal["current", "legacy"]]:
+    """Return the actions that make sense by themselves, and the dialect of the file.
+
+    What does not is noted as a fault of the cells.
+    """
+    table = Table(rows=cells.rows, **cells.arrays())
+    table = _with_possible_numbers(table, cells)
+    count = np.bincount(table.kind, minlength=WHOLE + 1)
+    if count[Kind.I]:
+        legacy = count[WHOLE] > count[Kind.I]
+    else:  # W goes with I, or in the older dialect with B
+        legacy = count[Kind.W] or (count[WHOLE] and count[WHOLE] >= count[Kind.B])
+    strange = table.kind == (Kind.I if legacy else WHOLE)
+    whose, whole = ("an older", "BW") if legacy else ("a newer", "B")
+    text = f"mixes two dialects: the file is in {whose} one, where the whole backward is {whole}"
+    cells.fail_each(np.flatnonzero(strange), lambda number: table.fault(number, text))
+    table = table.only(~strange)
+    if legacy:
+        meant = np.arange(WHOLE + 1)
+        meant[[Kind.B, WHOLE]] = Kind.I, Kind.B
+        table = replace(table, kind=meant[table.kind])
+    return table, "legacy" if legacy else "current"
+
+
+def _with_possible_numbers(table: Table, cells: Cells) -> Table:
+    """Return the actions without those that name a number beyond the size of the file.
+
+    Every stage and every micro-batch has an action at least.
+    """
+    most = len(table)
+    possible = np.ones(most, dtype=bool)
+    for name, noun in NOUNS.items():
+        values = getattr(table, name)
+        beyond = (values >= most) & possible
+        cells.fail_each(
+            np.flatnonzero(beyond),
+            lambda number, noun=noun, values=values: table.fault(  # type: ignore[misc]
+                number, f"names {noun} {values[number]}, which a file of {most} ops cannot have"
+            ),
+        )
+        possible &= ~beyond
+    return table.only(possible)

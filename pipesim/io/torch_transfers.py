@@ -1,0 +1,114 @@
+"""What must hold of the sends and receives in a schedule file with transfers.
+
+Whatever goes from one stage to a neighbour on another rank is sent once and received once: sent
+after the op that makes it, received before the op that takes it, each on the rank of that op.
+
+    3SEND_F1  the output of stage 3, to stage 4       3RECV_F1  the input of stage 3, from stage 2
+    3SEND_B1  the gradient for stage 2, from stage 3  3RECV_B1  the gradient that stage 4 sends
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipesim.arrays import Int32Array
+from pipesim.io.torch_checks import Finding
+from pipesim.io.torch_table import Table
+from pipesim.ops import Kind
+from pipesim.schedule_file import Fault
+from pipesim.text_grid import stuck_items
+
+TRANSFERS = (Kind.SEND_F, Kind.SEND_B, Kind.RECV_F, Kind.RECV_B)
+
+
+def has_transfers(table: Table) -> bool:
+    """Say whether a file has any send or receive."""
+    return bool(np.isin(table.kind, TRANSFERS).any())
+
+
+def check_transfers(table: Table, numbers: Int32Array) -> Iterator[Finding]:
+    """Yield sends and receives that are missing, too many or in the wrong place."""
+    forward, backward = numbers[Kind.F], np.maximum(numbers[Kind.B], numbers[Kind.I])
+    for kind in TRANSFERS:
+        own = forward if kind in (Kind.SEND_F, Kind.RECV_F) else backward
+        # An activation comes from the stage before and goes to the next; gradients run back.
+        step = 1 if kind in (Kind.SEND_F, Kind.RECV_B) else -1
+        other = np.full_like(own, -1)
+        if step == 1:
+            other[:-1] = own[1:]
+        else:
+            other[1:] = own[:-1]
+        yield from _of_kind(table, numbers[kind], kind, own, other, step)
+
+
+def _of_kind(
+    table: Table, there: Int32Array, kind: Kind, own: Int32Array, other: Int32Array, step: int
+) -> Iterator[Finding]:
+    """Yield the faults of one kind of transfer.
+
+    `own` is the op that each belongs to, `other` that on the neighbouring stage.
+    """
+    sends = kind in (Kind.SEND_F, Kind.SEND_B)
+
+    def missing(pair: int) -> Fault:
+        stage, unit = divmod(pair, there.shape[1])
+        microbatch, part = divmod(unit, table.slices)
+        text = f"{stage}{kind.name}{microbatch}" + (f".{part}" if part else "")
+        what = "its output is never sent" if sends else "its input is never received"
+        return table.fault(int(own[stage, unit]), f"has no {text}: {what}")
+
+    def needless(number: int) -> Fault:
+        stage = int(table.stage[number])
+        where = f"stages {stage} and {stage + step} are on one rank and hand over there"
+        if not 0 <= stage + step < table.stages:
+            where = f"there is no stage {'after' if step == 1 else 'before'} stage {stage}"
+        return table.fault(number, f"is needless: {where}")
+
+    def misplaced(number: int) -> Fault:
+        op = int(own[table.stage[number], table.unit[number]])
+        at = f"{table.text(op)} is in {table.place(op)}"
+        if table.rank[op] != table.rank[number]:
+            return table.fault(number, f"is on the wrong row: {at}")
+        if sends:
+            return table.fault(number, f"comes before the op whose output it sends: {at}")
+        return table.fault(number, f"comes after the op that needs it: {at}")
+
+    # Where an op is missing nothing is said of its transfers: the missing op is told elsewhere.
+    complete = (own >= 0) & (other >= 0)
+    crosses = complete & (table.rank[own] != table.rank[other])
+    given = there >= 0
+    yield np.flatnonzero(crosses & ~given), missing
+    at, op = there[given].astype(np.int64), own[given]
+    neighbour = table.stage[at] + step
+    outside = (neighbour < 0) | (neighbour >= table.stages)
+    yield np.sort(at[outside | (complete & ~crosses)[given]]), needless
+    early_or_late = (at < op) if sends else (at > op)
+    wrong = crosses[given] & ((table.rank[at] != table.rank[op]) | early_or_late)
+    yield np.sort(at[wrong]), misplaced
+
+
+def stuck_transfers(table: Table, numbers: Int32Array) -> dict[int, tuple[int, int]]:
+    """Return for each row that cannot go on its action, and the one that this waits for.
+
+    A receive waits for its send, however long; a send waits for nobody. What else an op needs from
+    another row is received before it, which `check_transfers` has found.
+    """
+    inputs = np.full((2, len(table)), -1, dtype=np.int64)
+
+    def need(row: int, at: Int32Array, source: Int32Array) -> None:
+        both = (at >= 0) & (source >= 0)
+        inputs[row, at[both]] = source[both]
+
+    forward, backward = numbers[Kind.F], np.maximum(numbers[Kind.B], numbers[Kind.I])
+    for here, there in ((forward[1:], forward[:-1]), (backward[:-1], backward[1:])):
+        same = table.rank[here] == table.rank[there]
+        need(0, np.where(same, here, np.int32(-1)), there)
+    need(1, backward, forward)
+    need(1, numbers[Kind.W], numbers[Kind.I])
+    need(0, numbers[Kind.RECV_F][1:], numbers[Kind.SEND_F][:-1])
+    need(0, numbers[Kind.RECV_B][:-1], numbers[Kind.SEND_B][1:])
+    count = np.bincount(table.rank, minlength=len(table.rows))
+    offsets = np.append(0, np.cumsum(count)).astype(np.int64)
+    second = np.zeros(len(table), dtype=bool)
+    second[1:] = (table.group[1:] >= 0) & (table.group[1:] == table.group[:-1])
+    return stuck_items(offsets, inputs, second)

@@ -1,0 +1,147 @@
+"""A schedule that came from a file, or everything that is wrong with the file.
+
+    mine.csv               its faults
+    0F0,0F1,0B0,0B1        row 2 (rank 1), cell 1: '1F0' has no backward 1B0
+    1F0,1X0,1F1,1B1        row 2 (rank 1), cell 2: '1X0' is no action; ...
+
+Rows and cells count from 1, as an editor counts them; ranks from 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pipesim.arrays import Int8Array, Int32Array, IntArray
+from pipesim.errors import DeadlockError, ScheduleError
+from pipesim.schedule import Schedule
+from pipesim.text_table import count_text
+
+MOST_TOLD = 20  # faults in an error's text
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with a schedule file, and where.
+
+    Parameters
+    ----------
+    text
+        What is wrong, with the value and the way out.
+    rank
+        The row, from 0; None where the fault is about no row.
+    cell
+        The place in the row, from 0; None where the fault is about no cell.
+    stuck
+        Whether the fault is only that the order cannot go on there.
+
+    Examples
+    --------
+    >>> print(Fault("'1X0' is no action", rank=1, cell=2))
+    row 2 (rank 1), cell 3: '1X0' is no action
+    """
+
+    text: str
+    rank: int | None = None
+    cell: int | None = None
+    stuck: bool = False
+
+    def __str__(self) -> str:
+        place = place_text(self.rank, self.cell)
+        return f"{place}: {self.text}" if place else self.text
+
+
+def place_text(rank: int | None, cell: int | None = None) -> str:
+    """Return a place in a schedule file as text: `row 2 (rank 1), cell 3`."""
+    if rank is None:
+        return ""
+    return f"row {rank + 1} (rank {rank})" + ("" if cell is None else f", cell {cell + 1}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """Every compute, send and receive cell of a file with transfers; arrays in file order.
+
+    Parameters
+    ----------
+    rank, cell
+        Row and place in the row, both from 0.
+    kind
+        Codes of `Kind`: F, B, I, W, SEND_F, SEND_B, RECV_F, RECV_B.
+    stage
+        Of the op; of a send the stage whose output it sends, of a receive the stage whose input
+        it receives.
+    microbatch, slice
+        What flows.
+    group
+        Number of the overlapped pair of a compute op, from 0 on over the file, else -1.
+    """
+
+    rank: Int32Array
+    cell: IntArray
+    kind: Int8Array
+    stage: Int32Array
+    microbatch: Int32Array
+    slice: Int32Array
+    group: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ScheduleFile:
+    """What was read from a schedule file.
+
+    Parameters
+    ----------
+    path, name
+        The file, and its name without the ending.
+    schedule
+        The order of its compute ops; None if there are faults.
+    faults
+        Everything that is wrong with it.
+    unlisted
+        How many more faults there are than listed, for files that are wrong all over.
+    listed
+        Sends and receives too, in file order; None for a file of compute ops only, or a faulty one.
+    dialect
+        "current": B, I, W as in PyTorch 2.6 and later; "legacy": BW, B, W for them.
+    timeless
+        How many cells take no time here: UNSHARD, RESHARD and REDUCE_GRAD.
+    padding
+        How many cells are blank.
+    rows
+        The texts of the cells.
+    """
+
+    path: str
+    name: str
+    schedule: Schedule | None = None
+    faults: tuple[Fault, ...] = ()
+    unlisted: int = 0
+    listed: Listed | None = None
+    dialect: str = "current"
+    timeless: int = 0
+    padding: int = 0
+    rows: Sequence[Sequence[str]] = field(default=(), repr=False)
+
+    @property
+    def deadlocked(self) -> bool:
+        """Whether all that is wrong is that the order cannot go on."""
+        return bool(self.faults) and all(fault.stuck for fault in self.faults)
+
+    def fault_lines(self, most: int = MOST_TOLD) -> list[str]:
+        """Return the faults as texts that begin with the file's name, `most` of them at most."""
+        lines = [f"{self.path}: {fault}" for fault in self.faults[:most]]
+        more = len(self.faults) + self.unlisted - len(lines)
+        if more:
+            lines.append(f"{self.path}: and {more:,} more")
+        return lines
+
+    def error(self) -> ScheduleError | DeadlockError:
+        """Return the error that tells what is wrong with the file."""
+        if self.deadlocked:
+            count = count_text(len(self.faults), "rank")
+            verb = "waits" if len(self.faults) == 1 else "wait"
+            head = f"{self.path}: the order cannot go on; {count} {verb} for what never comes"
+            return DeadlockError("\n".join([head, *self.fault_lines()]))
+        return ScheduleError("\n".join(self.fault_lines()))
