@@ -1,6 +1,7 @@
 """What pipesim raises besides the built-in `ValueError` and `TypeError`."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class PipesimError(Exception):
@@ -28,6 +29,19 @@ class ScheduleError(PipesimError, ValueError):
     """An order of ops that is no schedule: an op missing, doubled, misplaced or out of order."""
 
 
+class Standing(NamedTuple):
+    """Where a rank stands for good.
+
+    Its instruction, as text and by its place in the rank's list, from 0; and the instruction
+    that it waits for.
+    """
+
+    rank: int
+    place: int
+    instruction: str
+    awaited: str
+
+
 class DeadlockError(PipesimError, RuntimeError):
     """A run that cannot go on: every rank that is left waits for another; not a bad value.
 
@@ -36,10 +50,9 @@ class DeadlockError(PipesimError, RuntimeError):
     message
         Who waits for whom.
     cycle
-        The ranks that wait for each other, each for the next: the rank, the instruction at which
-        it stands, and the one that it waits for.
+        The ranks that wait for each other, each for the next, the last for the first.
     """
 
-    def __init__(self, message: str, cycle: Sequence[tuple[int, str, str]] = ()) -> None:
+    def __init__(self, message: str, cycle: Sequence[Standing] = ()) -> None:
         self.cycle = tuple(cycle)
         super().__init__(message)

@@ -10,7 +10,8 @@ What stands between two ops of rank r, a send (of the op before) and a receive (
                       receive where its send arises
     posted_blocking   the same places                receives block
 
-`eager` has no instructions: messages leave by themselves.
+`eager` has no instructions: messages leave by themselves. A schedule from a file that lists
+sends and receives keeps them where they are under `rendezvous` and the two `posted`.
 
 Of these only `rendezvous` and the two `posted` take every order as it is. `odd_even` and
 `paired` would hang where a receive waits, through whatever ranks, for something that follows
@@ -24,12 +25,23 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from pipesim.dataflow import producers
+from pipesim.actions import Actions
+from pipesim.dataflow import op_numbers, producers
+from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.program import Program, bare_program
 from pipesim.program_text import COMPUTE, RECV, SEND
 from pipesim.schedule import Schedule
 
+AS_LISTED = ("rendezvous", "posted", "posted_blocking")  # these take the transfers of a file
 PROTOCOLS = ("eager", "rendezvous", "odd_even", "paired", "posted", "posted_blocking")
+
+BLOCKING = {
+    "rendezvous": (SEND, RECV),
+    "odd_even": (SEND, RECV),
+    "paired": (SEND, RECV),
+    "posted": (),
+    "posted_blocking": (RECV,),
+}
 
 Item = tuple[int, int]  # an action and its number
 Instruction = tuple[Item, ...]
@@ -60,6 +72,8 @@ def lower(schedule: Schedule, protocol: str = "rendezvous") -> Program:
         raise ValueError(f"protocol {protocol!r} is unknown; known: {', '.join(PROTOCOLS)}")
     if protocol == "eager":
         return bare_program(schedule)
+    if schedule.listed is not None and protocol in AS_LISTED:
+        return _as_listed(schedule, schedule.listed, protocol)
     steps = _steps(schedule)
     rows = _posted(steps) if protocol.startswith("posted") else _between(steps, protocol)
     return program_of(steps.bare, rows, protocol)
@@ -82,7 +96,6 @@ def program_of(bare: Program, rows: list[list[Instruction]], protocol: str) -> P
     action = np.array([action for action, _ in items], dtype=np.int8)
     item_offsets = np.cumsum([0, *map(len, instructions)], dtype=np.int64)
     first = action[item_offsets[:-1]]
-    blocks = {"posted": (), "posted_blocking": (RECV,)}.get(protocol, (SEND, RECV))
     return replace(
         bare,
         protocol=protocol,
@@ -90,7 +103,39 @@ def program_of(bare: Program, rows: list[list[Instruction]], protocol: str) -> P
         item_offsets=item_offsets,
         action=action,
         number=np.array([number for _, number in items], dtype=np.int32),
-        blocking=np.isin(first, blocks),
+        blocking=np.isin(first, BLOCKING[protocol]),
+    )
+
+
+def _as_listed(schedule: Schedule, listed: Actions, protocol: str) -> Program:
+    """Return the instructions in the order in which a file lists them, one a cell."""
+    numbers = op_numbers(schedule)
+    forward, backward = numbers[Kind.F], np.maximum(numbers[Kind.B], numbers[Kind.I])
+    unit = listed.microbatch * schedule.slices + listed.slice
+    made = np.empty(len(listed), dtype=np.int32)  # the op itself, or the one that makes the message
+    for kinds, table, step in (
+        (COMPUTE_KINDS, None, 0),
+        ((Kind.SEND_F,), forward, 0),
+        ((Kind.RECV_F,), forward, -1),
+        ((Kind.SEND_B,), backward, 0),
+        ((Kind.RECV_B,), backward, 1),
+    ):
+        of = np.isin(listed.kind, kinds)
+        stage, units = listed.stage[of] + step, unit[of]
+        made[of] = numbers[listed.kind[of], stage, units] if table is None else table[stage, units]
+    receives = np.isin(listed.kind, (Kind.RECV_F, Kind.RECV_B))
+    action = np.where(listed.computes, COMPUTE, np.where(receives, RECV, SEND)).astype(np.int8)
+    first = np.ones(len(listed), dtype=bool)
+    first[1:] = (np.diff(listed.rank) != 0) | (np.diff(listed.cell) != 0)
+    starts = np.flatnonzero(first)
+    return replace(
+        bare_program(schedule),
+        protocol=protocol,
+        offsets=np.searchsorted(listed.rank[starts], np.arange(schedule.ranks + 1)),
+        item_offsets=np.append(starts, len(listed)),
+        action=action,
+        number=made,
+        blocking=np.isin(action[starts], BLOCKING[protocol]),
     )
 
 

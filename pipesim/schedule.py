@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pipesim.actions import Actions
 from pipesim.arrays import Int8Array, Int32Array, IntArray
 from pipesim.dataflow import closes, opens, peak_by_rank
 from pipesim.errors import ScheduleError
@@ -77,6 +78,8 @@ class Schedule:
         order of one's own.
     remake
         Pipeline -> Schedule, where the order goes by the costs: the same for other costs.
+    listed
+        The ops and the sends and receives among them, where a file lists them all.
 
     Raises
     ------
@@ -98,6 +101,7 @@ class Schedule:
     weight_versions: tuple[int, ...] = ()
     family: str = ""
     remake: "Callable[[Pipeline], Schedule] | None" = None
+    listed: Actions | None = None
 
     def __post_init__(self) -> None:
         ops = len(self.stage)

@@ -10,10 +10,9 @@ Rows and cells count from 1, as an editor counts them; ranks from 0.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipesim.arrays import Int8Array, Int32Array, IntArray
-from pipesim.errors import DeadlockError, ScheduleError
+from pipesim.actions import Actions
+from pipesim.errors import ScheduleError
 from pipesim.schedule import Schedule
-from pipesim.text_table import count_text
 
 MOST_TOLD = 20  # faults in an error's text
 
@@ -30,8 +29,6 @@ class Fault:
         The row, from 0; None where the fault is about no row.
     cell
         The place in the row, from 0; None where the fault is about no cell.
-    stuck
-        Whether the fault is only that the order cannot go on there.
 
     Examples
     --------
@@ -42,7 +39,6 @@ class Fault:
     text: str
     rank: int | None = None
     cell: int | None = None
-    stuck: bool = False
 
     def __str__(self) -> str:
         place = place_text(self.rank, self.cell)
@@ -54,37 +50,6 @@ def place_text(rank: int | None, cell: int | None = None) -> str:
     if rank is None:
         return ""
     return f"row {rank + 1} (rank {rank})" + ("" if cell is None else f", cell {cell + 1}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Listed:
-    """Every compute, send and receive cell of a file with transfers; arrays in file order.
-
-    Parameters
-    ----------
-    rank, cell
-        Row and place in the row, both from 0.
-    kind
-        Codes of `Kind`: F, B, I, W, SEND_F, SEND_B, RECV_F, RECV_B.
-    stage
-        Of the op; of a send the stage whose output it sends, of a receive the stage whose input
-        it receives.
-    microbatch, slice
-        What flows.
-    group
-        Number of the overlapped pair of a compute op, from 0 on over the file, else -1.
-    """
-
-    rank: Int32Array
-    cell: IntArray
-    kind: Int8Array
-    stage: Int32Array
-    microbatch: Int32Array
-    slice: Int32Array
-    group: Int32Array
-
-    def __len__(self) -> int:
-        return len(self.rank)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -101,8 +66,8 @@ class ScheduleFile:
         Everything that is wrong with it.
     unlisted
         How many more faults there are than listed, for files that are wrong all over.
-    listed
-        Sends and receives too, in file order; None for a file of compute ops only, or a faulty one.
+    actions
+        What its cells do, in file order; None if there are faults.
     dialect
         "current": B, I, W as in PyTorch 2.6 and later; "legacy": BW, B, W for them.
     timeless
@@ -118,16 +83,11 @@ class ScheduleFile:
     schedule: Schedule | None = None
     faults: tuple[Fault, ...] = ()
     unlisted: int = 0
-    listed: Listed | None = None
+    actions: Actions | None = None
     dialect: str = "current"
     timeless: int = 0
     padding: int = 0
     rows: Sequence[Sequence[str]] = field(default=(), repr=False)
-
-    @property
-    def deadlocked(self) -> bool:
-        """Whether all that is wrong is that the order cannot go on."""
-        return bool(self.faults) and all(fault.stuck for fault in self.faults)
 
     def fault_lines(self, most: int = MOST_TOLD) -> list[str]:
         """Return the faults as texts that begin with the file's name, `most` of them at most."""
@@ -137,11 +97,6 @@ class ScheduleFile:
             lines.append(f"{self.path}: and {more:,} more")
         return lines
 
-    def error(self) -> ScheduleError | DeadlockError:
+    def error(self) -> ScheduleError:
         """Return the error that tells what is wrong with the file."""
-        if self.deadlocked:
-            count = count_text(len(self.faults), "rank")
-            verb = "waits" if len(self.faults) == 1 else "wait"
-            head = f"{self.path}: the order cannot go on; {count} {verb} for what never comes"
-            return DeadlockError("\n".join([head, *self.fault_lines()]))
         return ScheduleError("\n".join(self.fault_lines()))

@@ -6,12 +6,11 @@
 The slots show what must come before what; they are no times.
 """
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, Int32Array, IntArray
+from pipesim.arrays import BoolArray, IntArray
 from pipesim.dataflow import local_inputs, producers, second_of_pair
 from pipesim.order_text import op_text
 
@@ -28,23 +27,9 @@ def unit_slots(schedule: "Schedule") -> IntArray:
     is there, so that the time is linear in the number of ops.
     """
     inputs = np.stack([producers(schedule), local_inputs(schedule)])
-    return walk_orders(schedule.offsets, inputs, second_of_pair(schedule))
-
-
-def walk_orders(offsets: IntArray, inputs: IntArray | Int32Array, second: BoolArray) -> IntArray:
-    """Return the earliest slot of every item of some orders, -1 for those never reached.
-
-    Parameters
-    ----------
-    offsets
-        Array (ranks + 1,): the items of rank r are those from offsets[r] up to offsets[r + 1].
-    inputs
-        Numbers of the items that must come before each one, array (inputs, items); -1 for none.
-    second
-        Which items run together with the one right before them.
-    """
+    offsets, second = schedule.offsets, second_of_pair(schedule)
     needs: list[list[int]] = inputs.tolist()
-    items = len(second)
+    items = len(schedule)
     last_of_pair = np.arange(items)
     seconds = np.flatnonzero(second)
     last_of_pair[seconds - 1] = seconds
@@ -79,42 +64,6 @@ def walk_orders(offsets: IntArray, inputs: IntArray | Int32Array, second: BoolAr
             number = until
         free[rank], following[rank] = now, number
     return np.array(slot, dtype=np.int64)
-
-
-def stuck_ops(schedule: "Schedule") -> dict[int, tuple[int, int]]:
-    """Return for each rank that cannot go on its op, and the op whose output that one waits for.
-
-    Empty if the order can be run to its end, whatever things cost.
-
-    Examples
-    --------
-    >>> from pipesim.schedule import Schedule
-    >>> stuck_ops(Schedule.from_orders(["0F0 0B0 0F1 0B1", "1F1 1F0 1B0 1B1"]))
-    {0: (1, 6), 1: (4, 2)}
-    """
-    inputs = np.stack([producers(schedule), local_inputs(schedule)])
-    return stuck_items(schedule.offsets, inputs, second_of_pair(schedule))
-
-
-def stuck_items(
-    offsets: IntArray, inputs: IntArray | Int32Array, second: BoolArray
-) -> dict[int, tuple[int, int]]:
-    """Return for each rank that cannot go on its item and the one that this waits for.
-
-    Parameters are those of `walk_orders`.
-    """
-    reached = walk_orders(offsets, inputs, second) >= 0
-    stuck: dict[int, tuple[int, int]] = {}
-    if reached.all():
-        return stuck
-    for rank, (start, end) in enumerate(pairwise(offsets.tolist())):
-        if reached[start:end].all():
-            continue
-        item = start + int(np.argmin(reached[start:end]))
-        both = [item, item + 1] if item + 1 < end and second[item + 1] else [item]
-        awaited = [(n, int(i)) for n in both for i in inputs[:, n] if i >= 0 and not reached[i]]
-        stuck[rank] = awaited[0]
-    return stuck
 
 
 def text_grid(schedule: "Schedule", width: int | None = None) -> str:

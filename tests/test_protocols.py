@@ -40,7 +40,10 @@ def test_the_protocol_decides_what_half_a_millisecond_a_hop_costs(schedule, prot
 def test_naive_1f1b_hangs_where_the_last_two_ranks_both_send_first():
     with pytest.raises(ps.DeadlockError) as caught:
         step("1f1b", "rendezvous")
-    assert caught.value.cycle == ((2, "2SEND_F1", "3RECV_F1"), (3, "3SEND_B0", "2RECV_B0"))
+    assert caught.value.cycle == (
+        (2, 5, "2SEND_F1", "3RECV_F1"),
+        (3, 3, "3SEND_B0", "2RECV_B0"),
+    )
     assert str(caught.value).splitlines() == [
         "1f1b under rendezvous cannot go on: ranks 2, 3 wait for each other",
         "  rank 2 at 2SEND_F1, instruction 6 of its 48: "
@@ -139,8 +142,8 @@ def test_two_ranks_that_both_send_first_hang():
     with pytest.raises(ps.DeadlockError) as caught:
         ps.check_deadlock(program)
     assert caught.value.cycle == (
-        (0, "send x to 1", "recv x from 0"),
-        (1, "send y to 0", "recv y from 1"),
+        (0, 0, "send x to 1", "recv x from 0"),
+        (1, 0, "send y to 0", "recv y from 1"),
     )
     assert str(caught.value).splitlines()[-1] == (
         "  it would go on with send x to 1 and recv y from 1 swapped "
@@ -167,7 +170,7 @@ def test_small_messages_pass_and_large_ones_hang(size, hangs):
         return
     with pytest.raises(ps.DeadlockError) as caught:
         ps.check_deadlock(program, eager_limit_bytes=4096)
-    assert [rank for rank, _, _ in caught.value.cycle] == [0, 1]
+    assert [rank for rank, *_ in caught.value.cycle] == [0, 1]
     one = ps.Program.from_lists(lists, sizes={"x": size, "y": 8})
     ps.check_deadlock(one, eager_limit_bytes=4096)  # one small message is enough
 
@@ -212,8 +215,8 @@ def test_an_order_check_must_see_every_class_of_message():
     with pytest.raises(ps.DeadlockError) as caught:
         ps.check_deadlock(with_shapes(4, 8, "send"))
     assert caught.value.cycle == (
-        (2, "send shape:F1.2-3 to 3", "recv shape:F1.2-3 from 2"),
-        (3, "send shape:B0.3-2 to 2", "recv shape:B0.3-2 from 3"),
+        (2, 7, "send shape:F1.2-3 to 3", "recv shape:F1.2-3 from 2"),
+        (3, 4, "send shape:B0.3-2 to 2", "recv shape:B0.3-2 from 3"),
     )
     ps.check_deadlock(with_shapes(4, 8, "odd_even"))
 
@@ -274,8 +277,9 @@ def assert_is_a_cycle(program, cycle):
         [program.text(i) for i in range(program.offsets[r], program.offsets[r + 1])]
         for r in range(program.ranks)
     ]
-    for (_, _, awaited), (rank, here, _) in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
-        assert rows[rank].index(here) <= rows[rank].index(awaited)
+    for before, at in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        assert rows[at.rank][at.place] == at.instruction
+        assert at.place <= rows[at.rank].index(before.awaited)
 
 
 protocols = st.sampled_from(PROTOCOLS)

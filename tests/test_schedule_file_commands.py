@@ -151,7 +151,7 @@ def test_check_a_valid_file(capsys):
     ]
     assert "looped placement, 4 stages on 2 ranks" in lines
     assert "   0   16        5       6          5               5" in lines
-    assert lines[-1].startswith("rank 1 | .   1F0 1F1 3F0 3B0")
+    assert any(line.startswith("rank 1 | .   1F0 1F1 3F0 3B0") for line in lines)
 
 
 def test_check_as_json(capsys):
@@ -207,13 +207,56 @@ def test_a_deadlock_has_its_own_exit_status(capsys):
     path = str(SAMPLES / "BAD_deadlock_order.csv")
     assert main(["check", path]) == 3
     err = capsys.readouterr().err
-    assert f"{path}: every op is there, but the order cannot go on" in err
-    assert "row 1   0F0  >0B0<  0F1   0B1" in err
+    assert err.splitlines() == [
+        f"pipesim: {path}: every op is there, but BAD_deadlock_order cannot go on: "
+        "ranks 0, 1 wait for each other",
+        "pipesim:   row 1 (rank 0), cell 2: rank 0 at 0B0, op 2 of its 4: "
+        "waits for the gradient from 1B0, op 3 of rank 1",
+        "pipesim:   row 2 (rank 1), cell 1: rank 1 at 1F1, op 1 of its 4: "
+        "waits for the activation from 0F1, op 3 of rank 0",
+        "pipesim:   rank 0 |     0F0  >0B0<  0F1  0B1",
+        "pipesim:   rank 1 |          >1F1<  1F0  1B0  1B1",
+        "pipesim:   it would go on with 0B0 and 0F1 swapped (ops 2 and 3 of rank 0)",
+    ]
     flags = ["--forward", "1,1", "--backward", "2,2"]
     assert main(["run", "--schedule", path, *flags]) == 3
-    assert "2 ranks wait for what never comes" in capsys.readouterr().err
+    assert "ranks 0, 1 wait for each other" in capsys.readouterr().err
     assert main(["check", path, "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["deadlock"] is True
+    values = json.loads(capsys.readouterr().out)
+    assert not values["valid"]
+    assert values["deadlock"][1] == {
+        "rank": 1,
+        "place": 0,
+        "instruction": "1F1",
+        "awaited": "0F1",
+    }
+
+
+def test_a_file_may_hang_under_one_protocol_and_not_under_another(capsys):
+    path = str(SAMPLES / "interleaved_p2_v2_m4_compute_comms.csv")
+    assert main(["check", path]) == 0
+    out = capsys.readouterr().out
+    assert "  posted: goes on to its end" in out
+    assert "  rendezvous: hangs, ranks 0, 1 wait for each other, at 0SEND_F1 / 1SEND_F0" in out
+    assert main(["check", path, "--protocol", "rendezvous"]) == 3
+    err = capsys.readouterr().err
+    assert "row 1 (rank 0), cell 6: rank 0 at 0SEND_F1, instruction 4 of its 40" in err
+    assert "row 2 (rank 1), cell 5: rank 1 at 1SEND_F0, instruction 3 of its 40" in err
+    costs = ["--forward", "1", "--backward", "2", "--set", "stages.count=4", "--ranks", "2"]
+    run = ["run", "--schedule", path, *costs, "--protocol"]
+    assert main([*run, "rendezvous"]) == 3
+    assert "waits for 1RECV_F1, instruction 4 of rank 1" in capsys.readouterr().err
+    assert main([*run, "posted"]) == 0
+
+
+def test_check_takes_bounded_queues(capsys, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("0F0,0F1,0B0,0B1\n1F1,1F0,1B0,1B1\n")
+    assert main(["check", str(path)]) == 0
+    assert main(["check", str(path), "--queue-capacity", "1"]) == 3
+    assert "room in the queue from stage 0 to stage 1, until 1F1" in capsys.readouterr().err
+    assert main(["check", str(path), "--queue-capacity", "0"]) == 2
+    assert "--queue-capacity = 0 is not a whole number" in capsys.readouterr().err
 
 
 def test_check_names_a_file_that_cannot_be_read(capsys, tmp_path):

@@ -3,35 +3,93 @@
 from argparse import Namespace
 from typing import Any
 
+import numpy as np
+
+from pipesim.actions import Actions
+from pipesim.arrays import IntArray
+from pipesim.checks import check_count
 from pipesim.cli.outputs import to_json
+from pipesim.engine.deadlock import check_deadlock
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.fault_grid import fault_grid
 from pipesim.io.torch_schedule import read_torch_schedule
+from pipesim.lowering import AS_LISTED, PROTOCOLS, lower
 from pipesim.phases import rank_phases
+from pipesim.program import Program
 from pipesim.schedule import Schedule
-from pipesim.schedule_file import ScheduleFile
+from pipesim.schedule_file import ScheduleFile, place_text
 from pipesim.text_table import count_text, text_table
 
+MOST_OPS = 20_000  # of a file for which all protocols are tried
 SHOWN = 50  # faults on the screen; in JSON there are all of them
 
 
 def check(arguments: Namespace) -> None:
-    """Print what a schedule file holds; its faults are an error."""
+    """Print what a schedule file holds; its faults are an error, and so is an order that hangs."""
+    capacity = arguments.queue_capacity
+    if capacity is not None:
+        check_count("--queue-capacity", capacity)
     file = read_torch_schedule(arguments.file)
-    if arguments.json:
-        print(to_json(_as_plain_values(file)))
-    if file.schedule is None:
+    schedule, actions = file.schedule, file.actions
+    if schedule is None or actions is None:
+        if arguments.json:
+            print(to_json(_as_plain_values(file, None)))
         lines = [f"{file.path}: {_verdict(file)}", *file.fault_lines(SHOWN)]
         picture = fault_grid(file)
         text = "\n".join([*lines, *([""] if picture else []), *picture.splitlines()])
-        raise DeadlockError(text) if file.deadlocked else ScheduleError(text)
-    if not arguments.json:
-        print(_report(file, file.schedule))
+        raise ScheduleError(text)
+    program = lower(schedule, arguments.protocol)
+    try:
+        check_deadlock(program, queue_capacity=capacity)
+    except DeadlockError as error:
+        if arguments.json:
+            print(to_json(_as_plain_values(file, error)))
+        raise _with_cells(error, program, actions, file.path) from None
+    if arguments.json:
+        print(to_json(_as_plain_values(file, None)))
+    else:
+        print(_report(file, schedule))
+        print(_protocols(schedule, capacity, arguments.protocol))
+
+
+def _with_cells(
+    error: DeadlockError, program: Program, actions: Actions, path: str
+) -> DeadlockError:
+    """Return a deadlock told with the cells of the file at which the ranks stand."""
+    head, *lines = str(error).splitlines()
+    cells = _cells(program, actions)
+    for number, stands in enumerate(error.cycle[: len(lines)]):
+        if cells is not None and lines[number].startswith(f"  rank {stands.rank} "):
+            place = place_text(stands.rank, int(cells[stands.rank][stands.place]))
+            lines[number] = f"  {place}: {lines[number].strip()}"
+    what = f"{path}: every op is there, but {head}"
+    return DeadlockError("\n".join([what, *lines]), error.cycle)
+
+
+def _cells(program: Program, actions: Actions) -> list[IntArray] | None:
+    """Return the cells of each rank's instructions; None where the file does not list them."""
+    if program.listed and not (actions.transfers and program.protocol in AS_LISTED):
+        return None
+    wanted = actions.computes | program.listed
+    places = np.unique(np.stack([actions.rank[wanted], actions.cell[wanted]]), axis=1)
+    return [places[1, places[0] == rank] for rank in range(program.ranks)]
+
+
+def _protocols(schedule: Schedule, capacity: int | None, protocol: str) -> str:
+    """Return under which protocols the order hangs; of a large file only for the one asked for."""
+    lines = []
+    for name in PROTOCOLS if len(schedule) <= MOST_OPS else (protocol,):
+        try:
+            check_deadlock(lower(schedule, name), queue_capacity=capacity)
+            lines.append(f"  {name}: goes on to its end")
+        except DeadlockError as error:
+            who = str(error).splitlines()[0].rpartition(": ")[2]
+            where = " / ".join(stands.instruction for stands in error.cycle[:4])
+            lines.append(f"  {name}: hangs, {who}, at {where}")
+    return "\n".join(["", "sends and receives under each protocol:", *lines])
 
 
 def _verdict(file: ScheduleFile) -> str:
-    if file.deadlocked:
-        return "every op is there, but the order cannot go on"
     count = len(file.faults) + file.unlisted
     return f"{count:,} fault{'' if count == 1 else 's'}"
 
@@ -44,8 +102,8 @@ def _report(file: ScheduleFile, schedule: Schedule) -> str:
     kinds = ", ".join(kind.name for kind in sorted(schedule.kinds))
     dialect = "; written as BW, B, W, as PyTorch 2.5 does" if file.dialect == "legacy" else ""
     lines = [f"{file.path}: valid", f"{', '.join(sizes)}; ops {kinds}{dialect}"]
-    if file.listed is not None:
-        transfers = len(file.listed) - len(schedule)
+    transfers = 0 if file.actions is None else len(file.actions) - len(schedule)
+    if transfers:
         lines.append(f"{transfers:,} sends and receives, each where it belongs")
     if file.timeless:
         lines.append(
@@ -70,12 +128,12 @@ def _per_rank(schedule: Schedule) -> list[dict[str, int]]:
     ]
 
 
-def _as_plain_values(file: ScheduleFile) -> dict[str, Any]:
+def _as_plain_values(file: ScheduleFile, hang: DeadlockError | None) -> dict[str, Any]:
     """Return the whole as plain values; rows and cells count from 1, ranks from 0."""
     values: dict[str, Any] = {
         "file": file.path,
-        "valid": file.schedule is not None,
-        "deadlock": file.deadlocked,
+        "valid": file.schedule is not None and hang is None,
+        "deadlock": None if hang is None else [stands._asdict() for stands in hang.cycle],
         "faults": [
             {
                 "row": None if fault.rank is None else fault.rank + 1,
@@ -100,7 +158,7 @@ def _as_plain_values(file: ScheduleFile) -> dict[str, Any]:
             "microbatches": schedule.microbatches,
             "slices": schedule.slices,
             "kinds": [kind.name for kind in sorted(schedule.kinds)],
-            "transfers": 0 if file.listed is None else len(file.listed) - len(schedule),
+            "transfers": 0 if file.actions is None else len(file.actions) - len(schedule),
             "placement": placement.name,
             "rank_of_stage": placement.table.tolist(),
             "per_rank": _per_rank(schedule),

@@ -5,7 +5,8 @@ from typing import TypeAlias
 
 Commands: TypeAlias = "_SubParsersAction[ArgumentParser]"
 
-PROTOCOL_WORDS = "eager, rendezvous, odd_even, paired, posted or posted_blocking; default: eager"
+PROTOCOL_NAMES = ("eager", "rendezvous", "odd_even", "paired", "posted", "posted_blocking")
+PROTOCOL_WORDS = f"{', '.join(PROTOCOL_NAMES)}; default: eager"
 
 # Flags that stand for keys of a config.
 RUN_FLAGS = {
@@ -161,6 +162,12 @@ def _add_check(commands: Commands) -> None:
         epilog="Exit status: 0 valid; 2 faults; 3 only that the order cannot go on.",
     )
     check.add_argument("file", metavar="FILE.csv", help="one row a rank, cells such as 2F0")
+    check.add_argument(
+        "--protocol", choices=PROTOCOL_NAMES, default="eager", help="under which it must not hang"
+    )
+    check.add_argument(
+        "--queue-capacity", type=int, metavar="N", help="messages between two stages; default: any"
+    )
     _json_flag(check)
 
 

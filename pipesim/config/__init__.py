@@ -104,16 +104,12 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
     ------
     ConfigError
         With every fault, each with the path of its key.
-    DeadlockError
-        If the schedule is a file whose order cannot go on.
     """
     sections, pipeline = parse_pipeline(document, name, directory)
     run = sections.run
     wanted = directory / run.schedule if is_schedule_file(run.schedule) else run.schedule
     try:
         schedule = resolve_schedule(pipeline, wanted, run.microbatches, run.options)
-    except DeadlockError:
-        raise
     except (PipesimError, TypeError, ValueError) as error:
         key = "run.options" if run.options else "run.schedule"  # the names are known
         # A schedule file tells one fault a line.

@@ -14,7 +14,7 @@ import numpy as np
 from pipesim.arrays import BoolArray
 from pipesim.dataflow import producers
 from pipesim.engine.event_graph import START, TRANSFER, EventGraph, event_graph
-from pipesim.errors import DeadlockError
+from pipesim.errors import DeadlockError, Standing
 from pipesim.ops import Kind
 from pipesim.program import Program
 from pipesim.program_text import COMPUTE, SEND
@@ -98,10 +98,16 @@ def deadlock_error(graph: EventGraph) -> DeadlockError:
     if behind:
         lines.append(f"  {count_text(behind, 'more rank')} cannot go on for that reason")
     lines += [*_picture(program, stands, cycle), _way_out(graph, cycle)]
-    ends = [
-        (wait.rank, program.text(wait.instruction), program.text(wait.awaited)) for wait in cycle
+    standing = [
+        Standing(
+            wait.rank,
+            wait.instruction - int(program.offsets[wait.rank]),
+            program.text(wait.instruction),
+            program.text(wait.awaited),
+        )
+        for wait in cycle
     ]
-    return DeadlockError("\n".join(lines), ends)
+    return DeadlockError("\n".join(lines), standing)
 
 
 def _standing(graph: EventGraph) -> dict[int, int]:

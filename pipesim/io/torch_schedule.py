@@ -17,24 +17,23 @@ direction in which no micro-batch flows.
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from os import PathLike, fspath
 from pathlib import Path
 
 import numpy as np
 
+from pipesim.actions import Actions
 from pipesim.arrays import Int8Array
 from pipesim.errors import ConfigError, ScheduleError
 from pipesim.io.torch_cells import Cells
 from pipesim.io.torch_checks import Finding, check_numbers, check_ops, check_rows
 from pipesim.io.torch_placement import find_placement
 from pipesim.io.torch_table import Table, make_table
-from pipesim.io.torch_transfers import check_transfers, has_transfers, stuck_transfers
+from pipesim.io.torch_transfers import check_transfers, has_transfers
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedule_file import Fault, ScheduleFile
-from pipesim.text_grid import stuck_ops
 
 MOST_RANKS = 100_000
 
@@ -53,8 +52,6 @@ def read_schedule(path: str | PathLike[str]) -> Schedule:
         If the file cannot be read.
     ScheduleError
         If it holds no schedule; with the faults and their places.
-    DeadlockError
-        If its order cannot go on.
 
     Examples
     --------
@@ -107,7 +104,7 @@ def parse_torch_schedule(content: bytes, path: str = "schedule.csv") -> Schedule
         schedule=schedule,
         faults=tuple(sorted(cells.faults, key=lambda f: (f.rank is not None, f.rank, f.cell or 0))),
         unlisted=cells.unlisted,
-        listed=table.listed() if schedule is not None and has_transfers(table) else None,
+        actions=None if schedule is None else table.actions(),
         dialect=dialect,
         timeless=cells.timeless,
         padding=cells.padding,
@@ -163,19 +160,20 @@ def _checked_schedule(name: str, table: Table, cells: Cells) -> Schedule | None:
         return None
     ops = table.only(table.compute)
     try:
-        schedule = _make_schedule(name, ops, placement, directions)
+        return _make_schedule(
+            name, ops, placement, directions, table.actions() if has_transfers(table) else None
+        )
     except ScheduleError as error:  # nothing is known that gets here; a fault it is in any case
         cells.fail([Fault(str(error).removeprefix(f"{name}: "))])
         return None
-    if has_transfers(table):
-        cells.fail(_stuck_faults(stuck_transfers(table, numbers), table))
-    else:
-        cells.fail(_stuck_faults(stuck_ops(schedule), ops))
-    return None if cells.faults else schedule
 
 
 def _make_schedule(
-    name: str, ops: Table, placement: Placement, directions: Int8Array | None
+    name: str,
+    ops: Table,
+    placement: Placement,
+    directions: Int8Array | None,
+    listed: Actions | None,
 ) -> Schedule:
     count = np.bincount(ops.rank, minlength=len(ops.rows))
     return Schedule(
@@ -190,14 +188,5 @@ def _make_schedule(
         offsets=np.append(0, np.cumsum(count)).astype(np.int64),
         fractions=(1.0 / ops.slices,) * ops.slices,
         directions=directions,  # type: ignore[arg-type]  # by default all 0
+        listed=listed,
     )
-
-
-def _stuck_faults(stuck: Mapping[int, tuple[int, int]], table: Table) -> list[Fault]:
-    """Return one fault a rank that cannot go on."""
-    faults = []
-    for number, source in stuck.values():
-        what = f"{table.text(source)} in {table.place(source)}"
-        fault = table.fault(number, f"is never reached: it waits for {what}")
-        faults.append(replace(fault, stuck=True))
-    return faults

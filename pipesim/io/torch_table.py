@@ -5,11 +5,12 @@ from typing import Literal, Self
 
 import numpy as np
 
+from pipesim.actions import Actions
 from pipesim.arrays import BoolArray, Int32Array, IntArray
 from pipesim.checks import shown
 from pipesim.io.torch_cells import WHOLE, Cells
 from pipesim.ops import COMPUTE_KINDS, Kind
-from pipesim.schedule_file import Fault, Listed, place_text
+from pipesim.schedule_file import Fault, place_text
 
 NOUNS = {"stage": "stage", "microbatch": "micro-batch", "slice": "slice"}
 
@@ -97,9 +98,9 @@ class Table:
         """Return the fault of an action."""
         return Fault(f"{self.text(number)} {text}", int(self.rank[number]), int(self.cell[number]))
 
-    def listed(self) -> Listed:
+    def actions(self) -> Actions:
         """Return the actions for those who run sends and receives, too."""
-        return Listed(
+        return Actions(
             rank=self.rank.astype(np.int32),
             cell=self.cell,
             kind=self.kind.astype(np.int8),

@@ -16,7 +16,6 @@ from pipesim.io.torch_checks import Finding
 from pipesim.io.torch_table import Table
 from pipesim.ops import Kind
 from pipesim.schedule_file import Fault
-from pipesim.text_grid import stuck_items
 
 TRANSFERS = (Kind.SEND_F, Kind.SEND_B, Kind.RECV_F, Kind.RECV_B)
 
@@ -85,30 +84,3 @@ def _of_kind(
     early_or_late = (at < op) if sends else (at > op)
     wrong = crosses[given] & ((table.rank[at] != table.rank[op]) | early_or_late)
     yield np.sort(at[wrong]), misplaced
-
-
-def stuck_transfers(table: Table, numbers: Int32Array) -> dict[int, tuple[int, int]]:
-    """Return for each row that cannot go on its action, and the one that this waits for.
-
-    A receive waits for its send, however long; a send waits for nobody. What else an op needs from
-    another row is received before it, which `check_transfers` has found.
-    """
-    inputs = np.full((2, len(table)), -1, dtype=np.int64)
-
-    def need(row: int, at: Int32Array, source: Int32Array) -> None:
-        both = (at >= 0) & (source >= 0)
-        inputs[row, at[both]] = source[both]
-
-    forward, backward = numbers[Kind.F], np.maximum(numbers[Kind.B], numbers[Kind.I])
-    for here, there in ((forward[1:], forward[:-1]), (backward[:-1], backward[1:])):
-        same = table.rank[here] == table.rank[there]
-        need(0, np.where(same, here, np.int32(-1)), there)
-    need(1, backward, forward)
-    need(1, numbers[Kind.W], numbers[Kind.I])
-    need(0, numbers[Kind.RECV_F][1:], numbers[Kind.SEND_F][:-1])
-    need(0, numbers[Kind.RECV_B][:-1], numbers[Kind.SEND_B][1:])
-    count = np.bincount(table.rank, minlength=len(table.rows))
-    offsets = np.append(0, np.cumsum(count)).astype(np.int64)
-    second = np.zeros(len(table), dtype=bool)
-    second[1:] = (table.group[1:] >= 0) & (table.group[1:] == table.group[:-1])
-    return stuck_items(offsets, inputs, second)

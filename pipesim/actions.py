@@ -1,0 +1,51 @@
+"""The cells of a schedule file: ops, and the sends and receives that stand among them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipesim.arrays import BoolArray, Int8Array, Int32Array, IntArray
+from pipesim.ops import COMPUTE_KINDS, Kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Actions:
+    """What every cell of a schedule file does that computes, sends or receives, in file order.
+
+    All arrays are (actions,). Actions in the same cell go together.
+
+    Parameters
+    ----------
+    rank, cell
+        Row and place in the row, both from 0.
+    kind
+        Codes of `Kind`: F, B, I, W, SEND_F, SEND_B, RECV_F, RECV_B.
+    stage
+        Of the op; of a send the stage whose output it sends, of a receive the stage whose input
+        it receives.
+    microbatch, slice
+        What flows.
+    group
+        Number of the overlapped pair of a compute op, from 0 on over the file, else -1.
+    """
+
+    rank: Int32Array
+    cell: IntArray
+    kind: Int8Array
+    stage: Int32Array
+    microbatch: Int32Array
+    slice: Int32Array
+    group: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @property
+    def transfers(self) -> bool:
+        """Whether any of them sends or receives."""
+        return bool((self.kind > Kind.W).any())
+
+    @property
+    def computes(self) -> BoolArray:
+        """Which of them are ops, array (actions,)."""
+        return np.isin(self.kind, COMPUTE_KINDS)
