@@ -148,7 +148,8 @@ class Program:
     @property
     def title(self) -> str:
         """Its name, and the protocol where it has one of its own: `1f1b under paired`."""
-        return f"{self.name} under {self.protocol}" if self.listed else self.name
+        own = self.listed and self.schedule is not None
+        return f"{self.name} under {self.protocol}" if own else self.name
 
     @property
     def listed(self) -> bool:

@@ -10,6 +10,8 @@ from nbclient import NotebookClient
 
 import pipesim as ps
 from pipesim.cli import main
+from pipesim.cli.parser import PROTOCOL_NAMES
+from pipesim.lowering import PROTOCOLS
 from pipesim.schedules import FAMILIES
 
 ROOT = Path(__file__).parent.parent
@@ -30,10 +32,15 @@ def test_notebooks_run_and_hold_no_outputs(path):
 def test_every_command_in_the_readme_runs(command, monkeypatch, tmp_path, capsys):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
+    ps.write_schedule(ps.build_schedule("1f1b", 4, 8), tmp_path / "out" / "order.csv")
     assert main(shlex.split(command)[1:]) == 0
     written = re.findall(r"out/\S+", command)
     assert all((tmp_path / name).stat().st_size for name in written)
     assert capsys.readouterr().out
+
+
+def test_the_help_names_every_protocol():
+    assert PROTOCOL_NAMES == PROTOCOLS
 
 
 def test_the_readme_has_commands():
@@ -63,6 +70,28 @@ def test_the_table_of_schedules_is_the_registry():
         assert cells[2:6] == [family.warm_up, family.peak, family.formula, family.source]
         for option, default in family.options.items():
             assert f"`{option}={default}`" in cells[1]
+
+
+def test_the_fault_in_the_readme_is_what_check_says(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    shown = README.split("```\n$ pipesim check ")[1].split("\n```")[0]
+    path, *lines = shown.splitlines()
+    assert main(["check", path]) == 3
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_the_costs_of_the_protocols_in_the_readme():
+    rows = [line for line in README.splitlines() if re.match(r"\| `\w+` \|.*\|.*\|.*\|$", line)]
+    shown = {row.split("`")[1]: [c.strip() for c in row.split("|")[3:5]] for row in rows}
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=4, latency_ms=0.5)
+    for protocol in PROTOCOLS:
+        costs = []
+        for schedule in ("1f1b", "gpipe"):
+            try:
+                costs.append(f"{ps.simulate(pipe, schedule, 8, protocol=protocol).makespan:g}")
+            except ps.DeadlockError:
+                costs.append("hangs")
+        assert shown[protocol] == costs
 
 
 def test_the_fixed_global_batch_of_the_course():
