@@ -32,7 +32,7 @@ def test_notebooks_run_and_hold_no_outputs(path):
 def test_every_command_in_the_readme_runs(command, monkeypatch, tmp_path, capsys):
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
-    ps.write_schedule(ps.build_schedule("1f1b", 4, 8), tmp_path / "out" / "order.csv")
+    ps.write_schedule(ps.build_schedule("1f1b", 4, 4), tmp_path / "out" / "order.csv")
     assert main(shlex.split(command)[1:]) == 0
     written = re.findall(r"out/\S+", command)
     assert all((tmp_path / name).stat().st_size for name in written)

@@ -243,5 +243,6 @@ def _way_out(graph: EventGraph, cycle: list[Wait]) -> str:
                 f"swapped ({_noun(program)}s {number} and {number + 1} of rank {rank})"
             )
     if len(tried) < len(swaps):
-        return f"  {count_text(len(tried), 'swap')} of neighbours tried, of {len(swaps)}: it still hangs"
+        tries = count_text(len(tried), "swap")
+        return f"  {tries} of neighbours tried, of {len(swaps)}: it still hangs"
     return f"  no swap of two neighbouring {_noun(program)}s lets it go on"
