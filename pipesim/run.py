@@ -11,9 +11,10 @@ import numpy as np
 from pipesim.arrays import FloatArray
 from pipesim.checks import check_amount, check_count
 from pipesim.engine.policy_engine import run_policy
+from pipesim.engine.replay import run_replay
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
-from pipesim.errors import ScheduleError
+from pipesim.errors import ScheduleError, UnsupportedByEngine
 from pipesim.io.files import is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.lower_bound import makespan_bound
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 ScheduleLike: TypeAlias = str | PathLike[str] | Schedule | Policy | Callable[..., Schedule]
 
-ENGINES = {"simpy": run_simpy}
+ENGINES = {"simpy": run_simpy, "replay": run_replay}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,7 +236,8 @@ def simulate(
         Number of micro-batches m; with a Schedule or a file it may be left out and must not
         differ.
     engine
-        "simpy", the reference.
+        "simpy", the reference, or "replay", compiled code that gives the same times to the last
+        bit, many times faster.
     protocol
         "eager": sending never occupies a rank. Of the others, under which sends and receives are
         instructions of the ranks, `pipesim.lowering` tells.
@@ -257,6 +259,8 @@ def simulate(
         If a count, the engine or the protocol is not one of those allowed.
     ConfigError
         If the schedule is a file that cannot be read.
+    UnsupportedByEngine
+        If the schedule is a policy and the engine is not "simpy".
     DeadlockError
         If the run cannot go on.
 
@@ -274,6 +278,11 @@ def simulate(
     if queue_capacity is not None:
         queue_capacity = check_count("queue_capacity", queue_capacity)
     check_eager_limit(protocol, eager_limit_bytes)
+    if engine != "simpy" and isinstance(schedule, Policy):
+        raise UnsupportedByEngine(
+            f"policy {schedule.name!r} decides on line, which engine {engine!r} cannot; run it "
+            "with engine 'simpy', and the order that it took, `run.order()`, with any"
+        )
     order = resolve_schedule(pipe, schedule, microbatches, options)
     program = lower(order, protocol)
     workload = bind(order, pipe, eager_limit_bytes)
