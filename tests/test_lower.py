@@ -16,8 +16,8 @@ slot  rank 0             rank 1             rank 2
    6  .                  .                  2B0
    7  .                  1SEND_F1&1RECV_B0  2SEND_B0&2RECV_F1
    8  .                  1B0                2F1
-   9  0RECV_B0           1SEND_B0           2B1
-  10  0B0                1RECV_B1           2SEND_B1
+   9  0RECV_B0           .                  2B1
+  10  0B0                1SEND_B0&1RECV_B1  2SEND_B1
   11  .                  1B1                .
   12  0RECV_B1           1SEND_B1           .
   13  0B1                .                  .
