@@ -93,6 +93,7 @@ def _on(run: Run, pipe: Pipeline, progress: Progress | None, protocol: str = "ea
     return simulate(
         pipe,
         run.schedule if pipe == run.pipeline else run.schedule.made_for(pipe),
+        engine=run.engine,
         protocol=protocol,
         eager_limit_bytes=limit,
         progress=progress,

@@ -220,7 +220,7 @@ def _exposed_while_blocked(program: Program, spans: Spans) -> FloatArray:
 def _exposed(program: Program, workload: Workload, spans: Spans) -> FloatArray:
     """Return the part of each op's wait in which its message had been produced already."""
     schedule = program.order
-    remote = (workload.producer >= 0) & (workload.target[workload.producer] >= 0)
+    remote = (workload.producer >= 0) & (program.target[workload.producer] >= 0)
     produced = np.where(remote, spans.end[workload.producer], np.inf)
     free = _free_since(program, spans, _previous_end(schedule, spans))
     waiting_since = np.maximum(free, produced)

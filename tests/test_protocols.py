@@ -244,7 +244,7 @@ def check_engine(pipe, schedule, protocol, capacity, limit):
     """Check the SimPy engine against the recursion over texts, and the event graph against both."""
     program = lower(schedule, protocol)
     limit = None if protocol == "eager" else limit
-    workload = bind(schedule, pipe, limit)
+    workload = bind(program, pipe, limit)
     graph = event_graph(program, queue_capacity=capacity, meets=workload.meets)
     options = {"protocol": protocol, "queue_capacity": capacity, "eager_limit_bytes": limit}
     try:

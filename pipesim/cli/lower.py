@@ -31,7 +31,7 @@ def lower(arguments: Namespace) -> None:
     check_eager_limit(section.protocol, section.eager_limit_bytes)
     program = lower_schedule(config.schedule, section.protocol)
     try:
-        workload = bind(config.schedule, config.pipeline, section.eager_limit_bytes)
+        workload = bind(program, config.pipeline, section.eager_limit_bytes)
     except ScheduleError as error:
         raise ConfigError(config.name, [f"run.schedule: {error}"]) from None
     graph = event_graph(program, queue_capacity=section.queue_capacity, meets=workload.meets)
