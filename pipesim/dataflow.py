@@ -32,13 +32,7 @@ def consumers(schedule: "Schedule") -> Int32Array:
     An activation goes from F of stage s to F of s+1, a gradient from B or I of s to B or I
     of s-1; -1 where nothing is passed on.
     """
-    numbers = op_numbers(schedule)
-    taken = np.full_like(numbers, -1)
-    backward = np.maximum(numbers[Kind.B], numbers[Kind.I])
-    taken[Kind.F, :-1] = numbers[Kind.F, 1:]
-    taken[Kind.B, 1:] = backward[:-1]
-    taken[Kind.I, 1:] = backward[:-1]
-    return taken[schedule.kind, schedule.stage, schedule.unit]
+    return _flows(schedule)["consumers"]
 
 
 def producers(schedule: "Schedule") -> Int32Array:
@@ -46,11 +40,7 @@ def producers(schedule: "Schedule") -> Int32Array:
 
     The inverse of `consumers`.
     """
-    taken_by = consumers(schedule)
-    source = np.full_like(taken_by, -1)
-    passing = np.flatnonzero(taken_by >= 0)
-    source[taken_by[passing]] = passing
-    return source
+    return _flows(schedule)["producers"]
 
 
 def local_inputs(schedule: "Schedule") -> Int32Array:
@@ -58,11 +48,31 @@ def local_inputs(schedule: "Schedule") -> Int32Array:
 
     B and I need the stage's own F, W needs I; -1 for F.
     """
-    numbers = op_numbers(schedule)
-    needed = np.full_like(numbers, -1)
-    needed[Kind.B] = needed[Kind.I] = numbers[Kind.F]
-    needed[Kind.W] = numbers[Kind.I]
-    return needed[schedule.kind, schedule.stage, schedule.unit]
+    return _flows(schedule)["local_inputs"]
+
+
+def _flows(schedule: "Schedule") -> dict[str, Int32Array]:
+    """Return the three together, worked out once for a schedule."""
+    if not schedule.kept:
+        numbers = op_numbers(schedule)
+        where = schedule.kind, schedule.stage, schedule.unit
+        backward = np.maximum(numbers[Kind.B], numbers[Kind.I])
+        taken = np.full_like(numbers, -1)
+        taken[Kind.F, :-1] = numbers[Kind.F, 1:]
+        taken[Kind.B, 1:] = backward[:-1]
+        taken[Kind.I, 1:] = backward[:-1]
+        taken_by = taken[where]
+        source = np.full_like(taken_by, -1)
+        passing = np.flatnonzero(taken_by >= 0)
+        source[taken_by[passing]] = passing
+        needed = taken
+        needed[Kind.F] = -1
+        needed[Kind.B] = needed[Kind.I] = numbers[Kind.F]
+        needed[Kind.W] = numbers[Kind.I]
+        schedule.kept.update(consumers=taken_by, producers=source, local_inputs=needed[where])
+        for array in schedule.kept.values():
+            array.flags.writeable = False
+    return schedule.kept
 
 
 def second_of_pair(schedule: "Schedule") -> BoolArray:

@@ -1,7 +1,7 @@
 """The one front door: a schedule, a pipeline and an engine -> a Run with all its numbers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -155,7 +155,7 @@ class Run:
 
     def order(self) -> Schedule:
         """Return the order that was run, as a Schedule that stays as it is for any costs."""
-        return replace(self.schedule, remake=None)
+        return self.schedule.relabelled()
 
     def summary(self) -> dict[str, Any]:
         """Return all numbers of the run as plain values: what `pipesim run --json` prints."""

@@ -9,7 +9,7 @@ the engines, too. Times come from an engine only.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
@@ -102,6 +102,7 @@ class Schedule:
     family: str = ""
     remake: "Callable[[Pipeline], Schedule] | None" = None
     listed: Actions | None = None
+    kept: dict[str, Any] = field(default_factory=dict, init=False)  # what dataflow.py worked out
 
     def __post_init__(self) -> None:
         ops = len(self.stage)
@@ -247,6 +248,8 @@ class Schedule:
     @property
     def unit(self) -> Int32Array:
         """The number of each op's (micro-batch, slice), micro-batch x k + slice; array (ops,)."""
+        if self.slices == 1:
+            return self.microbatch
         unit: Int32Array = self.microbatch * np.int32(self.slices) + self.slice
         return unit
 
@@ -276,6 +279,25 @@ class Schedule:
     def made_for(self, pipe: "Pipeline") -> "Schedule":
         """Return the schedule for other costs: another order only where it goes by the costs."""
         return self if self.remake is None else self.remake(pipe)
+
+    def relabelled(
+        self,
+        *,
+        name: str | None = None,
+        family: str | None = None,
+        remake: "Callable[[Pipeline], Schedule] | None" = None,
+    ) -> Self:
+        """Return the same order under another name or of another family.
+
+        A `remake` that is not given is none, as the order then stays as it is for any costs.
+        """
+        other = object.__new__(type(self))  # the ops have been checked
+        changed = {"remake": remake, "name": name or self.name}
+        changed["family"] = self.family if family is None else family
+        for entry in fields(self):
+            value = changed.get(entry.name, getattr(self, entry.name))
+            object.__setattr__(other, entry.name, value)
+        return other
 
     def order(self, rank: int) -> tuple[Op, ...]:
         """Return the ops of one rank in order."""

@@ -1,7 +1,6 @@
 """The command `pipesim compare`: several schedules on the stages of one config."""
 
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 
 from pipesim.cli.assignments import assignment
@@ -110,7 +109,7 @@ def _from_file(path: str, names: list[str]) -> Schedule:
     """Return the schedule in a file, called by the path where its name would not tell it apart."""
     schedule = read_schedule(path)
     stems = [Path(name).stem for name in names]
-    return replace(schedule, name=path) if stems.count(schedule.name) > 1 else schedule
+    return schedule.relabelled(name=path) if stems.count(schedule.name) > 1 else schedule
 
 
 def _regrouped(pipe: Pipeline, family: Family) -> Pipeline:

@@ -295,3 +295,68 @@ def evaluate(
         times[3 * node + 1] = middle
         times[3 * node + 2] = middle + second_cost[node]
     return times
+
+
+@njit(cache=True)
+def walk(
+    offsets: IntArray,
+    second: BoolArray,
+    feeder: Int32Array,
+    earlier: Int32Array,
+    crosses: BoolArray,
+    ahead: Int32Array,
+    duration: FloatArray,
+    wire: FloatArray,
+    latency: FloatArray,
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return ready, start, end of every op, departure, arrival of its message; NaN where stuck.
+
+    The event graph of a schedule whose messages leave by themselves, evaluated without being
+    built: every rank walks its order, stops where an input is missing, and goes on when the op
+    that makes it has run.
+    """
+    ops = len(duration)
+    ready, start, end = np.full(ops, np.nan), np.full(ops, np.nan), np.full(ops, np.nan)
+    departure, arrival = np.full(ops, np.nan), np.full(ops, np.nan)
+    waiter = np.full(ops, -1, np.int32)  # the rank that waits for each op
+    ranks = len(offsets) - 1
+    going = np.empty(2 * ranks + 1, np.int32)
+    following, clock = offsets[:-1].copy(), np.zeros(ranks)
+    for rank in range(ranks):
+        going[rank] = ranks - 1 - rank
+    left = ranks
+    while left:
+        left -= 1
+        rank = going[left]
+        op, last = following[rank], offsets[rank + 1]
+        while op < last:
+            until = op + 2 if op + 1 < last and second[op + 1] else op + 1
+            there, missing = 0.0, -1
+            for one in range(op, until):
+                source = feeder[one]
+                if source >= 0:
+                    if np.isnan(end[source]):
+                        missing = source
+                        break
+                    there = max(there, arrival[source] if crosses[source] else end[source])
+                if earlier[one] >= 0:
+                    there = max(there, end[earlier[one]])
+            if missing >= 0:
+                waiter[missing] = rank
+                break
+            begin = max(clock[rank], there)
+            clock[rank] = begin + duration[op]
+            for one in range(op, until):
+                ready[one], start[one], end[one] = there, begin, clock[rank]
+                if crosses[one]:
+                    leaves = clock[rank]
+                    if len(ahead) and ahead[one] >= 0:
+                        leaves = max(leaves, departure[ahead[one]] + wire[ahead[one]])
+                    departure[one] = leaves
+                    arrival[one] = (leaves + wire[one]) + latency[one]
+                if waiter[one] >= 0:
+                    going[left] = waiter[one]
+                    left += 1
+            op = until
+        following[rank] = op
+    return ready, start, end, departure, arrival

@@ -9,6 +9,7 @@ same times to the last bit; a deadlock is a cycle of the graph, known before any
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.workload import Workload
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program
+from pipesim.program_text import COMPUTE
 from pipesim.progress import Progress
 from pipesim.trace import Spans
 
@@ -34,24 +36,52 @@ def run_replay(
     progress: Progress | None = None,
 ) -> Spans:
     """Return when every op of a program ran; parameters and errors are those of `run_simpy`."""
-    graph = cached_graph(
+    wires = bool(workload.wire.any())
+    graph = partial(
+        cached_graph,
         program,
         queue_capacity=queue_capacity,
         meets=workload.meets,
-        wires=bool(workload.wire.any()),
+        wires=wires,
     )
-    first, second = graph.costs(workload.duration, workload.wire, workload.latency)
-    times = graph.times(first, second)
-    if np.isnan(times[:, 0]).any():
-        raise deadlock_error(graph)
+    if program.listed or queue_capacity is not None:
+        spans = _spans(graph(), workload)
+    else:
+        spans = _walked(program, workload, wires)
+    hangs = np.isnan(spans.end).any()
+    if hangs or (program.listed and np.isnan(spans.leave[~program.computes]).any()):
+        raise deadlock_error(graph())
     if progress is not None:
         progress(len(program.order), len(program.order))
-    return _spans(graph, workload, times)
+    return spans
 
 
-def _spans(graph: EventGraph, workload: Workload, times: FloatArray) -> Spans:
-    """Return the times of all nodes by op and by instruction."""
+def _walked(program: Program, workload: Workload, wires: bool) -> Spans:
+    """Return the times of a program whose messages leave by themselves."""
+    from pipesim.engine.graph_kernels import ahead_on_link, walk
+
+    schedule, ahead = program.order, np.zeros(0, dtype=np.int32)
+    if wires:
+        items = program.item_offsets, program.action, program.number
+        ahead = ahead_on_link(program.offsets, *items, program.target, COMPUTE)
+    times = walk(
+        schedule.offsets,
+        workload.second,
+        workload.producer,
+        workload.local_input,
+        program.source >= 0,
+        ahead,
+        workload.duration,
+        workload.wire,
+        workload.latency,
+    )
+    return Spans(*times, np.zeros(0), np.zeros(0))
+
+
+def _spans(graph: EventGraph, workload: Workload) -> Spans:
+    """Return the times of a program by its event graph."""
     program = graph.program
+    times = graph.times(*graph.costs(workload.duration, workload.wire, workload.latency))
     ops = graph.enter[program.instruction_of_op]
     end = times[ops, 2]
     sent = np.flatnonzero(program.source >= 0)

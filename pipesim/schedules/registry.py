@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -96,9 +95,9 @@ def build_schedule(
             f"micro-batches, with the options) would not fit into memory; {MOST_FORWARDS:,} do"
         )
     if not family.by_cost:
-        return replace(family.build(placement, microbatches, **options), family=name)
+        return family.build(placement, microbatches, **options).relabelled(family=name)
     make = partial(_made_for_costs, name, placement, microbatches, options)
-    return replace(make(pipeline or _unit_costs(placement)), remake=make)
+    return make(pipeline or _unit_costs(placement)).relabelled(remake=make)
 
 
 def check_options(name: str, options: Mapping[Any, Any]) -> None:
@@ -186,7 +185,7 @@ def _made_for_costs(
 ) -> Schedule:
     """Return a schedule that goes by the costs for those of a pipeline."""
     built = FAMILIES[name].build(placement, microbatches, pipeline=pipeline, **options)
-    return replace(built, family=name)
+    return built.relabelled(family=name)
 
 
 def _check_chunks(name: str, chunks: int | None, stages: int, ranks: int) -> None:
