@@ -1,8 +1,7 @@
 """What makes a step as long as it is: its critical path, and how much later any op may end.
 
-    rank 0   [0F0][0F1]            [0B0][0B1]      the longest path of the event graph: 0F0, 0F1,
-                  \\                                its transfer, 1F1, 1B1, the transfer back, 0B1;
-    rank 1         [1F0][1B0][1F1][1B1]            ops off it have slack
+    rank 0   [0F0] 0F1                         0B0 [0B1]     [..] is on the critical path,
+    rank 1         [1F0] [1B0 ] [1F1] [1B1 ]                 all else has slack
 
 An edge is tight where a node starts at the very time it waits for, to the last bit; a critical
 path is a chain of tight edges from time 0 to the last end of a compute. Transfers that are under
@@ -40,6 +39,8 @@ class Criticality:
         makespan; arrays (nodes, 3) [ms]. Infinite where nothing waits for it.
     makespan
         The last end of a compute [ms].
+    tie
+        Times are as late as each other if they differ by no more [ms].
     """
 
     graph: EventGraph
@@ -47,6 +48,7 @@ class Criticality:
     times: FloatArray
     slack: FloatArray
     makespan: float
+    tie: float
 
     @property
     def computes(self) -> BoolArray:
@@ -57,7 +59,7 @@ class Criticality:
     @property
     def ends(self) -> BoolArray:
         """The computes with which the step ends, array (nodes,)."""
-        found: BoolArray = self.computes & (self.times[:, END] == self.makespan)
+        found: BoolArray = self.computes & (self.makespan - self.times[:, END] <= self.tie)
         return found
 
     @property
@@ -67,7 +69,7 @@ class Criticality:
         return found
 
 
-def criticality(graph: EventGraph, workload: Workload) -> Criticality:
+def criticality(graph: EventGraph, workload: Workload, rounding: float = 0.0) -> Criticality:
     """Return the times and the slack of an event graph, in one pass over its edges each way.
 
     Parameters
@@ -76,6 +78,10 @@ def criticality(graph: EventGraph, workload: Workload) -> Criticality:
         Of a program that does not hang.
     workload
         Its costs.
+    rounding
+        Times are as late as each other if they differ by no more than this share of the
+        makespan; by default if they are equal to the last bit. Paths of the same costs in
+        another order, such as 0.1 + 0.2 + 0.3, then tie by luck.
     """
     from pipesim.engine.criticality_kernels import slack_of_slots
 
@@ -83,10 +89,11 @@ def criticality(graph: EventGraph, workload: Workload) -> Criticality:
     times = graph.times(*graph.costs(workload.duration, workload.wire, workload.latency))
     computes = graph.cost_kind == DURATION
     makespan = float(times[computes, END].max())
+    tie = rounding * makespan
     slack = slack_of_slots(
-        order, graph.offsets, _awaited(graph), times.ravel(), computes, makespan
+        order, graph.offsets, _awaited(graph), times.ravel(), computes, makespan, tie
     ).reshape(-1, 3)
-    return Criticality(graph, order, times, slack, makespan)
+    return Criticality(graph, order, times, slack, makespan, tie)
 
 
 def critical_edges(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
@@ -98,7 +105,9 @@ def critical_edges(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]
 
     graph = critical.graph
     nodes = critical.order[critical.slack[critical.order, START] == 0]
-    first, awaited = tight_edges(nodes, graph.offsets, _awaited(graph), critical.times.ravel())
+    first, awaited = tight_edges(
+        nodes, graph.offsets, _awaited(graph), critical.times.ravel(), critical.tie
+    )
     return nodes, first, awaited
 
 
@@ -119,13 +128,20 @@ def critical_path(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
 
     graph, ends = critical.graph, np.flatnonzero(critical.ends)
     slots, ties = walk_back(
-        int(ends[0]), graph.offsets, _awaited(graph), critical.times.ravel(), _homes(graph)
+        int(ends[0]),
+        graph.offsets,
+        _awaited(graph),
+        critical.times.ravel(),
+        _homes(graph),
+        critical.tie,
     )
     slots, ties = slots[::-1], ties[::-1].copy()
     ties[-1] += len(ends) - 1
     node, left = slots // 3, slots % 3
     took = critical.times[node, left] > critical.times[node, START]
-    piece = critical.computes[node] & (left == END) | (graph.cost_kind[node] == TRANSFER) & took
+    # At its start an op is left where a queue has room from then on: the op itself is not met.
+    ops = critical.computes[node] & (left == END)
+    piece = ops | ((graph.cost_kind[node] == TRANSFER) & took)
     # Marks, and what takes no time, hand their ties on to the piece that follows.
     so_far = np.cumsum(ties)[piece]
     return node[piece], left[piece], np.diff(so_far, prepend=0)

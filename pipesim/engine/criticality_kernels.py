@@ -2,7 +2,8 @@
 
 Plain loops over arrays, each linear in nodes + edges, compiled by numba when they are first
 called and cached on disk. A time of a node is named by its slot, 3 x node + START, MIDDLE or END,
-as an event graph names what is waited for.
+as an event graph names what is waited for. Two times are as late if they differ by no more than
+`tie` [ms].
 """
 
 import numpy as np
@@ -21,10 +22,11 @@ def slack_of_slots(
     times: FloatArray,
     counts: BoolArray,
     makespan: float,
+    tie: float,
 ) -> FloatArray:
     """Return how much later each slot may be without moving the makespan, array (slots,).
 
-    `counts` says which nodes must end within the makespan. A gap between two floats is 0 exactly
+    `counts` says which nodes must end within the makespan. The gap between two floats is 0 only
     if they are equal, and gaps only add up: the slack is 0 exactly on the longest paths.
     """
     slack = np.full(len(times), np.inf)
@@ -32,18 +34,25 @@ def slack_of_slots(
         node = order[place]
         start, middle, end = 3 * node, 3 * node + 1, 3 * node + 2
         if counts[node]:
-            slack[end] = min(slack[end], makespan - times[end])
+            gap = makespan - times[end]
+            slack[end] = min(slack[end], gap if gap > tie else 0.0)
         slack[middle] = min(slack[middle], slack[end])
         slack[start] = min(slack[start], slack[middle])
         for edge in range(offsets[node], offsets[node + 1]):
             slot = awaited[edge]
-            slack[slot] = min(slack[slot], times[start] - times[slot] + slack[start])
+            gap = times[start] - times[slot]
+            slack[slot] = min(slack[slot], (gap if gap > tie else 0.0) + slack[start])
     return slack
 
 
 @njit(cache=True)
 def walk_back(
-    node: int, offsets: IntArray, awaited: IntArray, times: FloatArray, home: Int32Array
+    node: int,
+    offsets: IntArray,
+    awaited: IntArray,
+    times: FloatArray,
+    home: Int32Array,
+    tie: float,
 ) -> tuple[IntArray, IntArray]:
     """Return the slots of one longest path to the end of a node, latest first, and ties at each.
 
@@ -59,7 +68,7 @@ def walk_back(
         best, best_is_own, tight = -1, False, 0
         for edge in range(offsets[node], offsets[node + 1]):
             other = awaited[edge]
-            if times[other] != times[3 * node]:
+            if times[3 * node] - times[other] > tie:
                 continue
             tight += 1
             own = home[other // 3] == home[node]
@@ -73,7 +82,7 @@ def walk_back(
 
 @njit(cache=True)
 def tight_edges(
-    nodes: IntArray, offsets: IntArray, awaited: IntArray, times: FloatArray
+    nodes: IntArray, offsets: IntArray, awaited: IntArray, times: FloatArray, tie: float
 ) -> tuple[IntArray, IntArray]:
     """Return the edges on which these nodes wait until they start: offsets, and slots awaited.
 
@@ -89,7 +98,7 @@ def tight_edges(
         node = nodes[i]
         for edge in range(offsets[node], offsets[node + 1]):
             slot = awaited[edge]
-            if times[slot] == times[3 * node]:
+            if times[3 * node] - times[slot] <= tie:
                 kept[count] = 3 * place[slot // 3] + slot % 3
                 count += 1
         first[i + 1] = count

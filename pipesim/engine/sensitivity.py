@@ -49,9 +49,7 @@ class Parameter:
     amount: FloatArray
 
 
-def sensitivity_table(
-    critical: Criticality, pipe: Pipeline, workload: Workload
-) -> "pd.DataFrame":
+def sensitivity_table(critical: Criticality, pipe: Pipeline, workload: Workload) -> "pd.DataFrame":
     """Return the derivatives of the makespan by every parameter as a table: one row each."""
     import pandas as pd
 
