@@ -1,6 +1,8 @@
 import os
+import sys
 
 import matplotlib
+import pytest
 from hypothesis import settings
 
 matplotlib.use("Agg")
@@ -9,3 +11,11 @@ matplotlib.use("Agg")
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("developer", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """Close what a test has drawn: commands leave their figures to the end of the process."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
