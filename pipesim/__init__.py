@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config
     from pipesim.engine.deadlock import check_deadlock
-    from pipesim.errors import ConfigError, DeadlockError, PipesimError, ScheduleError
+    from pipesim.errors import (
+        ConfigError,
+        DeadlockError,
+        PipesimError,
+        ScheduleError,
+        UnsupportedByEngine,
+    )
     from pipesim.explain import BestSplit, best_split, ladder
     from pipesim.io.layer_csv import read_layers
     from pipesim.io.torch_export import write_schedule
@@ -67,6 +73,7 @@ _HOMES = {
     "Schedule": "schedule",
     "ScheduleError": "errors",
     "Stage": "components",
+    "UnsupportedByEngine": "errors",
     "backward_first": "schedules.policies",
     "best_split": "explain",
     "bidirectional_placement": "placement",

@@ -29,6 +29,10 @@ class ScheduleError(PipesimError, ValueError):
     """An order of ops that is no schedule: an op missing, doubled, misplaced or out of order."""
 
 
+class UnsupportedByEngine(PipesimError, ValueError):
+    """A run that the chosen engine cannot do; the message names what, and which engine can."""
+
+
 class Standing(NamedTuple):
     """Where a rank stands for good.
 

@@ -16,12 +16,13 @@ from pipesim.engine.criticality import (
     criticality,
     slack_table,
 )
-from pipesim.engine.event_graph import event_graph
+from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.policy_engine import run_policy
+from pipesim.engine.replay import run_replay
 from pipesim.engine.sensitivity import sensitivity_table
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
-from pipesim.errors import ScheduleError
+from pipesim.errors import ScheduleError, UnsupportedByEngine
 from pipesim.io.files import is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.lower_bound import makespan_bound
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 ScheduleLike: TypeAlias = str | PathLike[str] | Schedule | Policy | Callable[..., Schedule]
 
-ENGINES = {"simpy": run_simpy}
+ENGINES = {"simpy": run_simpy, "replay": run_replay}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -162,8 +163,11 @@ class Run:
     @cached_property
     def criticality(self) -> Criticality:
         """The event graph of the run, and how much later each of its times may be."""
-        graph = event_graph(
-            self.program, queue_capacity=self.queue_capacity, meets=self.workload.meets
+        graph = cached_graph(
+            self.program,
+            queue_capacity=self.queue_capacity,
+            meets=self.workload.meets,
+            wires=bool(self.workload.wire.any()),
         )
         return criticality(graph, self.workload)
 
@@ -324,7 +328,8 @@ def simulate(
         Number of micro-batches m; with a Schedule or a file it may be left out and must not
         differ.
     engine
-        "simpy", the reference.
+        "simpy", the reference, or "replay", compiled code that gives the same times to the last
+        bit, many times faster.
     protocol
         "eager": sending never occupies a rank. Of the others, under which sends and receives are
         instructions of the ranks, `pipesim.lowering` tells.
@@ -346,6 +351,8 @@ def simulate(
         If a count, the engine or the protocol is not one of those allowed.
     ConfigError
         If the schedule is a file that cannot be read.
+    UnsupportedByEngine
+        If the schedule is a policy and the engine is not "simpy".
     DeadlockError
         If the run cannot go on.
 
@@ -363,6 +370,11 @@ def simulate(
     if queue_capacity is not None:
         queue_capacity = check_count("queue_capacity", queue_capacity)
     check_eager_limit(protocol, eager_limit_bytes)
+    if engine != "simpy" and isinstance(schedule, Policy):
+        raise UnsupportedByEngine(
+            f"policy {schedule.name!r} decides on line, which engine {engine!r} cannot; run it "
+            "with engine 'simpy', and the order that it took, `run.order()`, with any"
+        )
     order = resolve_schedule(pipe, schedule, microbatches, options)
     program = lower(order, protocol)
     workload = bind(order, pipe, eager_limit_bytes)

@@ -31,7 +31,7 @@ RUN_FLAGS = {
         "linear, looped, v_shape, wave or bidirectional",
     ),
     "latency-ms": ("links.latency_ms", "MS,..", "of a hop: one number, or one a boundary"),
-    "engine": ("run.engine", "NAME", "simpy"),
+    "engine": ("run.engine", "NAME", "simpy, or replay: the same times from compiled code"),
     "protocol": ("run.protocol", "NAME", PROTOCOL_WORDS),
     "eager-limit-bytes": (
         "run.eager_limit_bytes",

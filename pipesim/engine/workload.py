@@ -5,12 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array
+from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.components import missing_cost
 from pipesim.dataflow import consumers, local_inputs, producers, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
+from pipesim.program import Program
 from pipesim.schedule import Schedule
 
 
@@ -107,6 +108,58 @@ def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:
         together = pair_durations(schedule, pipe, second)
         duration[second] = duration[second - 1] = together
     return duration
+
+
+def durations_of(schedule: Schedule, pipe: Pipeline, ops: IntArray) -> FloatArray:
+    """Return how long a few ops take [ms], array (ops,), as `op_durations` does for all."""
+    kinds, stages, microbatches, slices, groups = (
+        column[ops].tolist()
+        for column in (
+            schedule.kind,
+            schedule.stage,
+            schedule.microbatch,
+            schedule.slice,
+            schedule.group,
+        )
+    )
+    costs = {
+        pair: pipe.stages[pair[1]].cost(Kind(pair[0])) for pair in zip(kinds, stages, strict=True)
+    }
+    cost = np.empty(len(ops))
+    for place, (kind, stage, microbatch) in enumerate(
+        zip(kinds, stages, microbatches, strict=True)
+    ):
+        value = costs[kind, stage]
+        if value is None:
+            raise ScheduleError(missing_cost(schedule.name, Kind(kind)))
+        cost[place] = value if value.ndim == 0 else value[microbatch]
+    if schedule.slices > 1:
+        cost = cost * np.take(schedule.fractions, slices)
+    rank = schedule.placement.table[schedule.directions[microbatches], stages]
+    duration: FloatArray = cost / pipe.speeds[rank] + pipe.overheads[rank]
+    paired = np.flatnonzero(np.asarray(groups) >= 0)
+    if paired.size:
+        chosen = ops[paired]
+        second = chosen + ~second_of_pair(schedule)[chosen]
+        duration[paired] = pair_durations(schedule, pipe, second.astype(np.int32))
+    return duration
+
+
+def messages_of(program: Program, pipe: Pipeline, ops: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return wire time and latency [ms] of the messages that a few ops make, arrays (ops,)."""
+    wire, latency = np.zeros(len(ops)), np.zeros(len(ops))
+    if not pipe.links:
+        return wire, latency
+    schedule = program.order
+    boundary = np.minimum(schedule.stage[ops], schedule.stage[program.consumer[ops]])
+    columns = program.source[ops], program.target[ops], boundary
+    for place, (source, target, stage) in enumerate(
+        zip(*map(np.ndarray.tolist, columns), strict=True)
+    ):
+        link = pipe.link(source, target)
+        wire[place] = link.wire_ms(pipe.stages[stage].output_bytes / schedule.slices)
+        latency[place] = link.latency_ms
+    return wire, latency
 
 
 def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray:

@@ -1,0 +1,224 @@
+"""The replay engine: the event graph of a program evaluated by compiled code.
+
+    program -> event graph -> steps          value = max(value, value + cost) + cost
+                                             for one cost set, or for blocks of 64 at once
+
+It takes the same sums and maxima of the same floats as the SimPy engine, so that both give the
+same times to the last bit; a deadlock is a cycle of the graph, known before anything runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipesim.arrays import FloatArray, Int32Array
+from pipesim.engine.cost_index import CostIndex, cost_index
+from pipesim.engine.deadlock import deadlock_error
+from pipesim.engine.event_graph import EventGraph
+from pipesim.engine.graph_cache import cached_graph
+from pipesim.engine.workload import Workload
+from pipesim.pipeline import Pipeline
+from pipesim.program import Program
+from pipesim.progress import Progress
+from pipesim.trace import Spans
+
+BLOCK = 64  # cost sets that go through a plan together
+
+
+def run_replay(
+    program: Program,
+    workload: Workload,
+    *,
+    queue_capacity: int | None = None,
+    progress: Progress | None = None,
+) -> Spans:
+    """Return when every op of a program ran; parameters and errors are those of `run_simpy`."""
+    graph = cached_graph(
+        program,
+        queue_capacity=queue_capacity,
+        meets=workload.meets,
+        wires=bool(workload.wire.any()),
+    )
+    first, second = graph.costs(workload.duration, workload.wire, workload.latency)
+    times = graph.times(first, second)
+    if np.isnan(times[:, 0]).any():
+        raise deadlock_error(graph)
+    if progress is not None:
+        progress(len(program.order), len(program.order))
+    return _spans(graph, workload, times)
+
+
+def _spans(graph: EventGraph, workload: Workload, times: FloatArray) -> Spans:
+    """Return the times of all nodes by op and by instruction."""
+    program = graph.program
+    ops = graph.enter[program.instruction_of_op]
+    end = times[ops, 2]
+    sent = np.flatnonzero(program.source >= 0)
+    departure, arrival = np.full(len(end), np.nan), np.full(len(end), np.nan)
+    departure[sent] = times[graph.transfer[sent], 0]
+    arrival[sent] = times[graph.transfer[sent], 2]
+    there = np.where(np.isnan(arrival), end, arrival)  # when the output is where it is taken
+    ready = np.where(workload.producer >= 0, there[workload.producer], 0.0)
+    ready = np.maximum(ready, np.where(workload.local_input >= 0, end[workload.local_input], 0.0))
+    second = np.flatnonzero(workload.second)
+    ready[second] = ready[second - 1] = np.maximum(ready[second], ready[second - 1])
+    enter, leave = np.zeros(0), np.zeros(0)
+    if program.listed:
+        computes = program.computes
+        enter = np.where(computes, np.nan, times[graph.enter, 0])
+        leave = np.where(computes, np.nan, times[graph.leave, 2])
+    return Spans(ready, times[ops, 0], end, departure, arrival, enter, leave)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchTimes:
+    """When runs of the same program with other costs begin and end.
+
+    Parameters
+    ----------
+    makespan
+        Last end minus first start of compute [ms], array (runs,).
+    first_start, last_end
+        Of every rank [ms], arrays (ranks, runs).
+    """
+
+    makespan: FloatArray
+    first_start: FloatArray
+    last_end: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The steps of a program, which run any cost set; made by `make_plan`.
+
+    Parameters
+    ----------
+    index
+        Where the costs of ops and messages stand in a cost set.
+    a, b, w, c
+        The steps: value = max(value a, value b + cost w) + cost c; arrays (steps,).
+    slots
+        The same a and b, and where the value goes, in a small piece of memory.
+    slot_count
+        Its size.
+    first_start, last_end
+        The slots of when each rank starts its first and ends its last op, arrays (ranks,).
+    op_end
+        The value, from 1 on, that is the end of every op, array (ops,).
+    """
+
+    index: CostIndex
+    a: Int32Array
+    b: Int32Array
+    w: Int32Array
+    c: Int32Array
+    slots: tuple[Int32Array, Int32Array, Int32Array]
+    slot_count: int
+    first_start: Int32Array
+    last_end: Int32Array
+    op_end: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def ends(self, costs: FloatArray) -> FloatArray:
+        """Return when every op ends under one cost set [ms], array (ops,)."""
+        from pipesim.engine.plan_kernels import run_once
+
+        return run_once(self.a, self.b, self.w, self.c, costs)[self.op_end]
+
+    def run(self, costs: FloatArray, progress: Progress | None = None) -> BatchTimes:
+        """Return the times of every cost set.
+
+        Parameters
+        ----------
+        costs
+            Cost sets side by side, array (costs, runs).
+        progress
+            Called now and then with the number of runs done and of all runs.
+        """
+        from pipesim.engine.plan_kernels import run_block
+
+        runs = costs.shape[1]
+        first_start = np.empty((len(self.first_start), runs))
+        last_end = np.empty((len(self.last_end), runs))
+        for begin in range(0, runs, BLOCK):
+            block = np.ascontiguousarray(costs[:, begin : begin + BLOCK])
+            value = np.empty((self.slot_count, block.shape[1]))
+            a, b, out = self.slots
+            run_block(a, b, self.w, self.c, out, block, value)
+            first_start[:, begin : begin + BLOCK] = value[self.first_start]
+            last_end[:, begin : begin + BLOCK] = value[self.last_end]
+            if progress is not None:
+                progress(min(begin + BLOCK, runs), runs)
+        makespan = last_end.max(axis=0) - first_start.min(axis=0)
+        return BatchTimes(makespan, first_start, last_end)
+
+
+def make_plan(graph: EventGraph, index: CostIndex) -> Plan:
+    """Return the plan of a program's graph.
+
+    Raises
+    ------
+    DeadlockError
+        If the program hangs.
+    """
+    from pipesim.engine.plan_kernels import make_steps, share_slots
+
+    program, order = graph.program, graph.topological_order()
+    if len(order) < len(graph):
+        raise deadlock_error(graph)
+    computing = np.flatnonzero(program.computes)
+    rank = program.rank[computing]
+    _, first = np.unique(rank, return_index=True)
+    last = np.append(first[1:], len(computing)) - 1
+    wanted = np.zeros(len(graph), dtype=bool)
+    wanted[graph.enter[computing[first]]] = True
+    a, b, w, c, start, end = make_steps(
+        order,
+        graph.offsets,
+        graph.awaited,
+        graph.cost_kind,
+        graph.cost_index,
+        index.duration,
+        index.wire,
+        index.latency,
+        wanted,
+    )
+    kept = np.concatenate([start[graph.enter[computing[first]]], end[graph.leave[computing[last]]]])
+    from_a, from_b, out, slots, count = share_slots(a, b, kept)
+    first_start, last_end = np.split(slots, 2)
+    op_end = end[graph.leave[program.instruction_of_op]]
+    return Plan(index, a, b, w, c, (from_a, from_b, out), count, first_start, last_end, op_end)
+
+
+def plan_for(
+    program: Program,
+    pipes: Sequence[Pipeline],
+    *,
+    queue_capacity: int | None = None,
+    workload: Workload,
+) -> Plan:
+    """Return the plan that runs a program on any of some pipelines.
+
+    Parameters
+    ----------
+    program
+        Instructions of every rank.
+    pipes
+        What differs between them are costs.
+    queue_capacity
+        Messages that fit between two stages on different ranks, in each direction; None: any.
+    workload
+        The program's schedule bound to one of them, for which messages wait for their receivers.
+
+    Raises
+    ------
+    DeadlockError
+        If the program hangs.
+    """
+    wires = any(link.bandwidth_gb_s is not None for pipe in pipes for link in pipe.links.values())
+    varying = any(pipe.microbatches is not None for pipe in pipes)
+    graph = cached_graph(program, queue_capacity=queue_capacity, meets=workload.meets, wires=wires)
+    return make_plan(graph, cost_index(program, varying=varying, wires=wires))

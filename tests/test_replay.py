@@ -1,0 +1,138 @@
+"""The replay engine against the SimPy engine, bit for bit, alone and in batches."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipesim as ps
+from pipesim.engine.cost_index import cost_index
+from pipesim.engine.event_graph import event_graph
+from pipesim.engine.replay import make_plan, plan_for
+from pipesim.lowering import PROTOCOLS, lower
+from tests.strategies import cases
+
+options = st.fixed_dictionaries(
+    {
+        "protocol": st.sampled_from(PROTOCOLS),
+        "queue_capacity": st.sampled_from([None, 1, 2, 3]),
+        "eager_limit_bytes": st.sampled_from([None, 0, 10**6]),
+    }
+).map(lambda o: o | {"eager_limit_bytes": None} if o["protocol"] == "eager" else o)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(), options)
+def test_both_engines_give_the_same_run_to_the_last_bit(case, options):
+    pipe, schedule = case
+    try:
+        expected = ps.simulate(pipe, schedule, **options)
+    except ps.DeadlockError as error:
+        with pytest.raises(ps.DeadlockError, match=f"^{re.escape(str(error))}$"):
+            ps.simulate(pipe, schedule, engine="replay", **options)
+        return
+    run = ps.simulate(pipe, schedule, engine="replay", **options)
+    for name in ("ready", "start", "end", "departure", "arrival", "enter", "leave"):
+        np.testing.assert_array_equal(getattr(run.spans, name), getattr(expected.spans, name))
+    assert run.trace.equals(expected.trace)
+    assert run.summary() == expected.summary()
+
+
+def with_other_costs(pipe, factors):
+    """Return pipelines that differ in all that a cost set holds."""
+    from dataclasses import replace
+
+    def times(cost, factor):
+        return tuple(factor * c for c in cost) if isinstance(cost, tuple) else factor * cost
+
+    for number, factor in enumerate(factors):
+        stages = tuple(
+            replace(
+                stage,
+                forward_ms=times(stage.forward_ms, factor + place),
+                input_grad_ms=times(stage.input_grad_ms, factor),
+                weight_grad_ms=times(stage.weight_grad_ms, factor * place),
+                output_bytes=stage.output_bytes + 1000 * number,
+            )
+            for place, stage in enumerate(pipe.stages)
+        )
+        yield replace(pipe, stages=stages)
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases(), options, st.lists(st.floats(0.0, 100.0), min_size=1, max_size=70))
+def test_a_batch_gives_what_the_runs_give_one_by_one(case, options, factors):
+    pipe, schedule = case
+    pipes = [pipe, *with_other_costs(pipe, factors[:5])]
+    # More than a block of cost sets, the others over and over.
+    columns = [n % len(pipes) for n in range(len(factors))]
+    limit = options["eager_limit_bytes"]
+    workload = ps.simulate(pipe, schedule).workload
+    if limit is not None:
+        options = options | {"eager_limit_bytes": None}
+    program = lower(schedule, options["protocol"])
+    capacity = options["queue_capacity"]
+    try:
+        plan = plan_for(program, pipes, queue_capacity=capacity, workload=workload)
+    except ps.DeadlockError:
+        with pytest.raises(ps.DeadlockError):
+            ps.simulate(pipe, schedule, **options)
+        return
+    costs = plan.index.cost_sets(program, pipes)
+    times = plan.run(costs[:, columns])
+    for number, one in enumerate(pipes):
+        run = ps.simulate(one, schedule, **options)
+        np.testing.assert_array_equal(plan.ends(costs[:, number]), run.spans.end)
+        for column in np.flatnonzero(np.equal(columns, number)):
+            assert times.makespan[column] == run.makespan
+            firsts, lasts = schedule.offsets[:-1], schedule.offsets[1:] - 1
+            np.testing.assert_array_equal(times.first_start[:, column], run.spans.start[firsts])
+            np.testing.assert_array_equal(times.last_end[:, column], run.spans.end[lasts])
+
+
+def test_costs_that_do_not_vary_make_a_short_cost_set_and_one_step_an_op():
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=8, latency_ms=0.1)
+    program = lower(ps.build_schedule("1f1b", 8, 64), "eager")
+    index = cost_index(program, varying=False, wires=False)
+    assert len(index) == 1 + 8 * 2 + 7 * 2  # nothing; F and B of every stage; latencies
+    graph = event_graph(program, wires=False)
+    plan = make_plan(graph, index)
+    assert len(plan) == 8 * 64 * 2 + 7  # and when ranks 1 to 7 start
+    assert plan.slot_count <= 4 * 8
+    assert plan.run(index.cost_sets(program, [pipe])).makespan[0] == (
+        ps.simulate(pipe, "1f1b", 64).makespan
+    )
+
+
+def test_a_policy_cannot_be_replayed_but_its_order_can():
+    pipe = ps.Pipeline.from_costs([1, 2, 1], [2, 3, 2])
+    with pytest.raises(ps.UnsupportedByEngine, match=r"decides on line.*run\.order"):
+        ps.simulate(pipe, ps.backward_first(3), 4, engine="replay")
+    order = ps.simulate(pipe, ps.backward_first(3), 4).order()
+    replayed = ps.simulate(pipe, order, engine="replay")
+    assert replayed.makespan == ps.simulate(pipe, order).makespan
+
+
+def test_a_graph_is_kept_for_the_same_schedule_only(monkeypatch):
+    from pipesim.engine import graph_cache
+
+    built = []
+    monkeypatch.setattr(
+        graph_cache, "event_graph", lambda *a, **k: built.append(k) or event_graph(*a, **k)
+    )
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=3, latency_ms=0.5)
+    schedule = ps.build_schedule("1f1b", 3, 5)
+
+    def steps(**options):
+        return ps.simulate(pipe, schedule, engine="replay", **options).makespan
+
+    assert steps() == steps()
+    assert len(built) == 1
+    assert steps(queue_capacity=1) >= steps()
+    assert steps(protocol="paired") != steps()
+    assert len(built) == 3
+    schedule = ps.build_schedule("1f1b", 3, 5)
+    assert steps() == ps.simulate(pipe, schedule).makespan
+    assert len(built) == 4
