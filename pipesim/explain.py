@@ -92,7 +92,8 @@ def _on(run: Run, pipe: Pipeline, progress: Progress | None, protocol: str = "ea
     limit = None if protocol == "eager" else run.eager_limit_bytes
     return simulate(
         pipe,
-        run.schedule.made_for(pipe),
+        run.schedule if pipe == run.pipeline else run.schedule.made_for(pipe),
+        engine=run.engine,
         protocol=protocol,
         eager_limit_bytes=limit,
         progress=progress,

@@ -127,6 +127,8 @@ def _as_listed(schedule: Schedule, listed: Actions, protocol: str) -> Program:
     action = np.where(listed.computes, COMPUTE, np.where(receives, RECV, SEND)).astype(np.int8)
     first = np.ones(len(listed), dtype=bool)
     first[1:] = (np.diff(listed.rank) != 0) | (np.diff(listed.cell) != 0)
+    if protocol != "rendezvous":  # of transfers in one cell each blocks or not by itself
+        first |= ~listed.computes
     starts = np.flatnonzero(first)
     return replace(
         bare_program(schedule),

@@ -197,21 +197,30 @@ def _exposed_while_blocked(program: Program, spans: Spans) -> FloatArray:
         (program.action != COMPUTE) & program.blocking[program.instruction_of_item]
     )
     instruction = program.instruction_of_item[item]
-    departed = np.full(len(program), np.inf)
-    np.minimum.at(departed, instruction, spans.departure[program.number[item]])
+    # Of each instruction the union of the times in which its messages travel.
+    message = program.number[item]
+    begin = np.maximum(spans.departure[message], spans.enter[instruction])
+    end = np.minimum(spans.arrival[message], spans.leave[instruction])
+    order = np.lexsort((begin, instruction))
+    instruction, begin, end = instruction[order], begin[order], end[order]
+    same = np.append(False, np.diff(instruction) == 0)
+    until = np.array(end)  # the latest end so far in the instruction
+    for place in np.flatnonzero(same).tolist():
+        until[place] = max(until[place], until[place - 1])
+    since = np.where(same, np.maximum(begin, np.append(0.0, until[:-1])), begin)
+    travel = np.maximum(end - since, 0.0)
     computing = np.cumsum(program.computes)  # of all ranks so far
     done = computing[program.offsets[1:] - 1]
     begun = np.append(0, done[:-1])
     between = (computing > begun[program.rank]) & (computing < done[program.rank])
-    held = np.isfinite(departed) & between
-    exposed[held] = (spans.leave - np.maximum(spans.enter, departed))[held]
-    return np.maximum(exposed, 0.0)
+    np.add.at(exposed, instruction, travel)
+    return np.where(between, exposed, 0.0)
 
 
 def _exposed(program: Program, workload: Workload, spans: Spans) -> FloatArray:
     """Return the part of each op's wait in which its message had been produced already."""
     schedule = program.order
-    remote = (workload.producer >= 0) & (workload.target[workload.producer] >= 0)
+    remote = (workload.producer >= 0) & (program.target[workload.producer] >= 0)
     produced = np.where(remote, spans.end[workload.producer], np.inf)
     free = _free_since(program, spans, _previous_end(schedule, spans))
     waiting_since = np.maximum(free, produced)

@@ -37,7 +37,8 @@ class Program:
     source, target
         The ranks that send and receive each message, arrays (messages,); -1 where there is none.
     consumer
-        The op that takes each message, array (messages,); -1 where none does.
+        The op that takes the output of each op, on whatever rank, array (messages,); -1 where
+        none does.
     offsets
         Array (ranks + 1,): the instructions of rank r go from offsets[r] up to offsets[r + 1].
     item_offsets
@@ -224,7 +225,7 @@ def bare_program(schedule: Schedule) -> Program:
         protocol="eager",
         source=np.where(crosses, rank, np.int32(-1)),
         target=np.where(crosses, rank[consumer], np.int32(-1)),
-        consumer=np.where(crosses, consumer, np.int32(-1)),
+        consumer=consumer,
         offsets=np.searchsorted(first, schedule.offsets).astype(np.int64),
         item_offsets=np.append(first, len(schedule)),
         action=np.zeros(len(schedule), dtype=np.int8),

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from pipesim.checks import check_amount
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 
 COMPUTE, SEND, RECV = 0, 1, 2  # what an item of an instruction does
 
-_TRANSFER = re.compile(r"(send|recv) (\S+) (?:to|from) (\d+)")
+_TRANSFER = re.compile(r"(?:(send) (\S+) to|(recv) (\S+) from) (\d+)")
+_MEANT = re.compile(r"(send|recv|receive)\b", re.IGNORECASE)
 
 
 def transfer_kind(action: int, made_by: Kind) -> Kind:
@@ -57,6 +59,8 @@ def parse_lists(
     ScheduleError
         If a message lacks an end, has one twice, or its ends disagree.
     """
+    if isinstance(lists, str):
+        raise ScheduleError(f"{name}: {lists!r} is one list; give a list of them, one a rank")
     rows = [_texts(row) for row in lists]
     instructions = [text.split(" & ") for row in rows for text in row]
     rank = [rank for rank, row in enumerate(rows) for _ in row]
@@ -67,16 +71,21 @@ def parse_lists(
         for part in parts:
             match = _TRANSFER.fullmatch(part)
             if match is None:
+                if _MEANT.match(part):
+                    raise ScheduleError(
+                        f"{name}: rank {place}: {part!r} is no transfer; write 'send x to 1' or "
+                        "'recv x from 0'"
+                    )
                 if len(parts) > 1:
                     raise ScheduleError(f"{name}: {part!r} among {' & '.join(parts)!r}")
                 action.append(COMPUTE)
                 number.append(computed)
                 computed += 1
                 continue
-            message, end = match[2], SEND if match[1] == "send" else RECV
+            message, end = match[2] or match[4], SEND if match[1] else RECV
             if (message, end) in ends:
                 raise ScheduleError(f"{name}: rank {place}: {part!r} is there twice")
-            ends[message, end] = place, int(match[3])
+            ends[message, end] = place, int(match[5])
             action.append(end)
             number.append(numbers.setdefault(message, len(numbers)))
     for message in numbers:
@@ -86,6 +95,10 @@ def parse_lists(
                 f"{name}: the ends of message {message!r} do not meet: "
                 f"{_end_text('sent', 'to', sent)}, {_end_text('received', 'from', received)}"
             )
+    for message, size in sizes.items():
+        if message not in numbers:
+            raise ScheduleError(f"{name}: sizes: there is no message {message!r}")
+        check_amount(f"{name}: sizes[{message!r}]", size)
     return {
         "source": np.array([ends[message, SEND][0] for message in numbers], dtype=np.int32),
         "target": np.array([ends[message, SEND][1] for message in numbers], dtype=np.int32),

@@ -64,6 +64,7 @@ class Run:
     spans: Spans
     queue_capacity: int | None = None
     eager_limit_bytes: int | None = None
+    engine: str = "simpy"
 
     @property
     def schedule(self) -> Schedule:
@@ -135,7 +136,7 @@ class Run:
         The same order, but where the schedule goes by the costs.
         """
         equal = equalised(self.schedule, self.pipeline)
-        return simulate(equal, self.schedule.made_for(equal))
+        return simulate(equal, self.schedule.made_for(equal), engine=self.engine)
 
     @property
     def inflation(self) -> float | None:
@@ -377,9 +378,9 @@ def simulate(
         )
     order = resolve_schedule(pipe, schedule, microbatches, options)
     program = lower(order, protocol)
-    workload = bind(order, pipe, eager_limit_bytes)
+    workload = bind(program, pipe, eager_limit_bytes)
     spans = ENGINES[engine](program, workload, queue_capacity=queue_capacity, progress=progress)
-    return Run(program, pipe, workload, spans, queue_capacity, eager_limit_bytes)
+    return Run(program, pipe, workload, spans, queue_capacity, eager_limit_bytes, engine)
 
 
 def check_eager_limit(protocol: str, limit: int | None) -> None:

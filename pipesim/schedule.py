@@ -320,6 +320,7 @@ class Schedule:
             and self.microbatches == other.microbatches
             and self.fractions == other.fractions
             and self.weight_versions == other.weight_versions
+            and self.listed == other.listed
             and all(
                 np.array_equal(getattr(self, name), getattr(other, name))
                 for name in (*OP_COLUMNS, "offsets", "directions")

@@ -1,5 +1,8 @@
 """Sends and receives as instructions: what each protocol costs, and which orders hang."""
 
+import re
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -241,7 +244,7 @@ def check_engine(pipe, schedule, protocol, capacity, limit):
     """Check the SimPy engine against the recursion over texts, and the event graph against both."""
     program = lower(schedule, protocol)
     limit = None if protocol == "eager" else limit
-    workload = bind(schedule, pipe, limit)
+    workload = bind(program, pipe, limit)
     graph = event_graph(program, queue_capacity=capacity, meets=workload.meets)
     options = {"protocol": protocol, "queue_capacity": capacity, "eager_limit_bytes": limit}
     try:
@@ -394,3 +397,76 @@ def test_bad_options_are_told(options, message):
 def test_lists_that_make_no_program_are_told(lists, message):
     with pytest.raises(ps.ScheduleError, match=message):
         ps.Program.from_lists(lists)
+
+
+def test_exposed_is_only_what_travels():
+    # By hand it is little: a tenth for each message, and the last stage is ten times as slow.
+    pipe = ps.Pipeline.from_costs([1, 1, 10], [2, 2, 20], latency_ms=0.1)
+    run = ps.simulate(pipe, "1f1b", 8, protocol="paired")
+    rows = run.trace
+    held = rows[(rows.resource == "exchange") & (rows["rank"] == 1)]
+    compute = rows[(rows.resource == "compute") & (rows["rank"] == 1)]
+    links = rows[rows.resource == "link"]
+    expected = 0.0
+    for begin, end in {(b, e) for b, e in zip(held.start, held.end, strict=True)}:
+        if not compute.end.min() <= begin < compute.start.max():
+            continue
+        inside = set()
+        for row in held[(held.start == begin) & (held.end == end)].itertuples():
+            match = links[(links.microbatch == row.microbatch) & (links.start < end)]
+            kind = row.kind.replace("RECV", "SEND")
+            source = {"SEND": 1, "RECV_F": 0, "RECV_B": 2}
+            rank = source.get(row.kind[:4], source.get(row.kind))
+            (link,) = match[(match.kind == kind) & (match["rank"] == rank)].itertuples()
+            inside.add((max(link.start, begin), min(link.end, end)))
+        times = sorted({t for span in inside for t in span})
+        for low, high in pairwise(times):
+            if any(b <= low and high <= e for b, e in inside):
+                expected += high - low
+    assert run.ranks.exposed_communication[1] == pytest.approx(expected)
+    assert expected == pytest.approx(1.6)
+
+
+def test_the_ladder_of_a_run_that_goes_by_the_costs_keeps_its_order():
+    pipe = ps.Pipeline.from_costs(
+        1.0, input_grad=[3, 0.5, 0, 1], weight_grad=[1, 1, 2, 4], latency_ms=0.3
+    )
+    order = ps.build_schedule("zb_2p", 4, 8)
+    run = ps.simulate(pipe, order, protocol="paired", queue_capacity=8)
+    assert ps.ladder(run).step_ms.tolist()[-1] == run.makespan
+
+
+@pytest.mark.parametrize(
+    "lists, options, message",
+    [
+        ("send x to 1", {}, "is one list; give a list of them"),
+        (["send x to 1, Recv y from 1", "recv x from 0"], {}, "'Recv y from 1' is no transfer"),
+        (["send x from 1", "recv x to 0"], {}, "'send x from 1' is no transfer"),
+        (["send x to 1", "recv x from 0"], {"sizes": {"y": 4}}, "there is no message 'y'"),
+        (["send x to 1", "recv x from 0"], {"sizes": {"x": -4}}, "'x'] = -4 is not a number"),
+    ],
+)
+def test_what_is_meant_as_a_transfer_must_be_one(lists, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        ps.Program.from_lists(lists, **options)
+
+
+def test_programs_without_messages_and_bad_limits():
+    program = ps.Program.from_lists(["F0, F1", "F0"])
+    ps.check_deadlock(program)
+    ps.check_deadlock(ps.Program.from_lists([]))
+    for options in ({"queue_capacity": 0}, {"eager_limit_bytes": float("nan")}):
+        with pytest.raises(ValueError, match=" = "):
+            ps.check_deadlock(program, **options)
+
+
+def test_a_long_cycle_is_cut():
+    ring = [
+        f"send x{r} to {(r + 1) % 20}, recv x{(r - 1) % 20} from {(r - 1) % 20}" for r in range(20)
+    ]
+    with pytest.raises(ps.DeadlockError) as caught:
+        ps.check_deadlock(ps.Program.from_lists(ring))
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith("14, 15, ... wait for each other")
+    assert lines[17] == "  and 4 more ranks, back to rank 0"
+    assert len(caught.value.cycle) == 20

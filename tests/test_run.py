@@ -104,8 +104,9 @@ def test_in_flight_over_time_by_hand(small):
 def test_the_summary_is_plain_and_complete(small):
     summary = small.summary()
     assert json.loads(json.dumps(summary)) == summary
-    assert list(summary)[:12] == [
+    assert list(summary)[:13] == [
         "schedule",
+        "protocol",
         "ranks",
         "stages",
         "microbatches",

@@ -225,8 +225,9 @@ def test_a_deadlock_has_its_own_exit_status(capsys):
     values = json.loads(capsys.readouterr().out)
     assert not values["valid"]
     assert values["deadlock"][1] == {
+        "row": 2,
         "rank": 1,
-        "place": 0,
+        "cell": 1,
         "instruction": "1F1",
         "awaited": "0F1",
     }
@@ -293,3 +294,20 @@ def test_export_says_what_does_not_fit(capsys, tmp_path, monkeypatch, flags, sta
     assert main(["run", "--schedule", *flags, "--microbatches", "4", *COSTS]) == status
     assert message in capsys.readouterr().err
     assert Path("o.csv").exists() == (status == 0)
+
+
+def test_compare_tells_files_apart_and_when_all_hang(capsys, tmp_path):
+    config = tmp_path / "two.toml"
+    config.write_text(
+        '[run]\nmicrobatches = 2\nprotocol = "rendezvous"\n'
+        "[stages]\nforward_ms = [1, 1]\nbackward_ms = [2, 2]\n"
+    )
+    assert main(["compare", str(config), "--schedules", "1f1b"]) == 3
+    assert "ranks 0, 1 wait for each other" in capsys.readouterr().err
+    ours = tmp_path / "1f1b.csv"
+    ours.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    names = f"1f1b,{ours}"
+    assert main(["compare", str(config), "--schedules", names, "--set", "run.protocol=eager"]) == 0
+    out = capsys.readouterr().out
+    assert f"\n{ours} " in out
+    assert "\n1f1b " in out

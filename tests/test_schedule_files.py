@@ -420,3 +420,38 @@ def test_half_a_million_cells(tmp_path):
     ps.write_schedule(schedule, tmp_path / "large.csv")
     assert len(schedule) == 499_968
     assert ps.read_schedule(tmp_path / "large.csv") == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("0SEND_F0\n1RECV_F0\n", "row 1 (rank 0): has no op"),
+        (
+            "0F0,0SEND_F0,0RECV_B0,0B0,0SEND_F1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1\n",
+            "row 1 (rank 0), cell 5: '0SEND_F1' belongs to no op: "
+            "stage 0 does nothing with micro-batch 1",
+        ),
+    ],
+)
+def test_transfers_without_ops_are_told(text, fault):
+    assert any(str(told).startswith(fault) for told in parsed(text).faults)
+
+
+def test_a_combined_cell_blocks_on_its_receive_only():
+    combined = COMMS.replace("0SEND_F1,0RECV_B0", "0SEND_F1_0RECV_B0").replace("B1", "BW1")
+    text = combined.replace("B0", "BW0").replace("SEND_BW", "SEND_B").replace("RECV_BW", "RECV_B")
+    program = ps.lower(parsed(text).schedule, "posted_blocking")
+    texts = [program.text(i) for i in range(len(program))]
+    assert not program.blocking[texts.index("0SEND_F1")]
+    assert program.blocking[texts.index("0RECV_B0")]
+    assert "0SEND_F1&0RECV_B0" in str(ps.lower(parsed(text).schedule, "rendezvous"))
+
+
+def test_sends_and_receives_come_back_from_a_file(tmp_path):
+    ours = ps.read_schedule(SAMPLES / "interleaved_p2_v2_m4_compute_comms.csv")
+    ps.write_schedule(ours, tmp_path / "again.csv")
+    assert ps.read_schedule(tmp_path / "again.csv") == ours
+    bare = ps.build_schedule("interleaved", 2, 4, chunks=2)
+    assert ours != bare  # its transfers are its own
+    ps.write_schedule(bare, tmp_path / "bare.csv")
+    assert ps.read_schedule(tmp_path / "bare.csv") == bare

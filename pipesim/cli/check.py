@@ -43,7 +43,7 @@ def check(arguments: Namespace) -> None:
         check_deadlock(program, queue_capacity=capacity)
     except DeadlockError as error:
         if arguments.json:
-            print(to_json(_as_plain_values(file, error)))
+            print(to_json(_as_plain_values(file, error, _cells(program, actions))))
         raise _with_cells(error, program, actions, file.path) from None
     if arguments.json:
         print(to_json(_as_plain_values(file, None)))
@@ -128,12 +128,25 @@ def _per_rank(schedule: Schedule) -> list[dict[str, int]]:
     ]
 
 
-def _as_plain_values(file: ScheduleFile, hang: DeadlockError | None) -> dict[str, Any]:
+def _as_plain_values(
+    file: ScheduleFile, hang: DeadlockError | None, cells: list[IntArray] | None = None
+) -> dict[str, Any]:
     """Return the whole as plain values; rows and cells count from 1, ranks from 0."""
     values: dict[str, Any] = {
         "file": file.path,
         "valid": file.schedule is not None and hang is None,
-        "deadlock": None if hang is None else [stands._asdict() for stands in hang.cycle],
+        "deadlock": None
+        if hang is None
+        else [
+            {
+                "row": stands.rank + 1,
+                "rank": stands.rank,
+                "cell": None if cells is None else int(cells[stands.rank][stands.place]) + 1,
+                "instruction": stands.instruction,
+                "awaited": stands.awaited,
+            }
+            for stands in hang.cycle
+        ],
         "faults": [
             {
                 "row": None if fault.rank is None else fault.rank + 1,

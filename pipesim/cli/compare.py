@@ -1,6 +1,7 @@
 """The command `pipesim compare`: several schedules on the stages of one config."""
 
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 from pipesim.cli.assignments import assignment
@@ -32,13 +33,16 @@ def compare(arguments: Namespace) -> None:
             raise ScheduleError(
                 f"--schedules: unknown schedule {name!r}; known: {known}, or a .csv file"
             )
-        chosen[name] = read_schedule(name) if is_schedule_file(name) else name
+        chosen[name] = name if name in FAMILIES else _from_file(name, names)
     document = override(read_document(arguments.config), arguments.config, overrides)
     if isinstance(document.get("run"), dict):
         document["run"].setdefault("schedule", names[0])
     runs, unfit = _run_each(document, arguments.config, chosen)
     if not runs:
-        faults = dict.fromkeys(f"run.schedule: {why}" for why in unfit.values())
+        for error in unfit.values():
+            if isinstance(error, DeadlockError):
+                raise error
+        faults = dict.fromkeys(f"run.schedule: {_reason(error)}" for error in unfit.values())
         raise ConfigError(arguments.config, list(faults))
     # A config may leave it to a schedule file, which then all others follow.
     microbatches = document["run"].get("microbatches") or runs[0].schedule.microbatches
@@ -46,7 +50,7 @@ def compare(arguments: Namespace) -> None:
     if arguments.gantt:
         write_gantt(runs, arguments.gantt)
     if arguments.json:
-        does_not_fit = [{"schedule": name, "reason": why} for name, why in unfit.items()]
+        does_not_fit = [{"schedule": n, "reason": _reason(e)} for n, e in unfit.items()]
         rows = [{**r.summary(), "step_ms": _step(r, microbatches)} for r in runs]
         print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
         return
@@ -54,13 +58,14 @@ def compare(arguments: Namespace) -> None:
     alone = [r.schedule.name for r in runs if r.schedule.kinds == {Kind.F}]
     if alone and len(alone) < len(runs):
         print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")
-    for name, why in unfit.items():
+    for name, error in unfit.items():
+        why = _reason(error)
         print(f"{name} does not fit: {why.removeprefix(f'{name}: ').removeprefix(f'{name} ')}")
 
 
 def _run_each(
     document: Document, path: str, chosen: dict[str, str | Schedule]
-) -> tuple[list[Run], dict[str, str]]:
+) -> tuple[list[Run], dict[str, Exception]]:
     """Return the runs of the schedules that fit a config, and why the others do not.
 
     Each is given by its name, and from a file as a Schedule.
@@ -70,7 +75,8 @@ def _run_each(
     sections, pipe = parse_pipeline(document, path, Path(path).parent, list(chosen))
     batches = (s.microbatches for s in chosen.values() if isinstance(s, Schedule))
     microbatches = sections.run.microbatches or next(batches, None)
-    runs, unfit = [], {}
+    runs: list[Run] = []
+    unfit: dict[str, Exception] = {}
     for name, schedule in chosen.items():
         family = FAMILIES.get(name)
         own = {} if family is None else family.options
@@ -80,19 +86,31 @@ def _run_each(
                     pipe if family is None else _regrouped(pipe, family),
                     schedule,
                     microbatches,
+                    engine=sections.run.engine,
                     protocol=sections.run.protocol,
                     queue_capacity=sections.run.queue_capacity,
                     eager_limit_bytes=sections.run.eager_limit_bytes,
                     options={k: v for k, v in sections.run.options.items() if k in own},
                     progress=progress,
                 )
-        except DeadlockError as error:
-            unfit[name] = f"hangs: {str(error).splitlines()[1].strip()}"
-        except (ScheduleError, ValueError) as error:
-            unfit[name] = str(error).splitlines()[0]
+        except (DeadlockError, ScheduleError, ValueError) as error:
+            unfit[name] = error
         else:
             runs.append(result)
     return runs, unfit
+
+
+def _reason(error: Exception) -> str:
+    """Return why a schedule could not be run, in one line."""
+    lines = str(error).splitlines()
+    return f"hangs: {lines[1].strip()}" if isinstance(error, DeadlockError) else lines[0]
+
+
+def _from_file(path: str, names: list[str]) -> Schedule:
+    """Return the schedule in a file, called by the path where its name would not tell it apart."""
+    schedule = read_schedule(path)
+    stems = [Path(name).stem for name in names]
+    return replace(schedule, name=path) if stems.count(schedule.name) > 1 else schedule
 
 
 def _regrouped(pipe: Pipeline, family: Family) -> Pipeline:

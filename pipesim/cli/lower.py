@@ -9,6 +9,7 @@ from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.instruction_grid import NAMES, instruction_grid
 from pipesim.engine.workload import bind
+from pipesim.errors import ConfigError, ScheduleError
 from pipesim.lowering import lower as lower_schedule
 from pipesim.run import check_eager_limit
 from pipesim.text_table import count_text
@@ -29,7 +30,10 @@ def lower(arguments: Namespace) -> None:
     section = config.sections.run
     check_eager_limit(section.protocol, section.eager_limit_bytes)
     program = lower_schedule(config.schedule, section.protocol)
-    workload = bind(config.schedule, config.pipeline, section.eager_limit_bytes)
+    try:
+        workload = bind(program, config.pipeline, section.eager_limit_bytes)
+    except ScheduleError as error:
+        raise ConfigError(config.name, [f"run.schedule: {error}"]) from None
     graph = event_graph(program, queue_capacity=section.queue_capacity, meets=workload.meets)
     named = NAMES[arguments.names]
     if arguments.json:
@@ -37,7 +41,9 @@ def lower(arguments: Namespace) -> None:
             [named(program, i) for i in range(program.offsets[r], program.offsets[r + 1])]
             for r in range(program.ranks)
         ]
-        print(to_json({"schedule": program.name, "protocol": program.protocol, "ranks": ranks}))
+        values = {"schedule": program.name, "protocol": program.protocol, "ranks": ranks}
+        hang = deadlock_error(graph).cycle if graph.stuck().any() else ()
+        print(to_json(values | {"deadlock": [stands._asdict() for stands in hang] or None}))
     else:
         instructions = count_text(len(program), "instruction")
         print(f"{program.title}, {instructions}")

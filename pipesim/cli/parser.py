@@ -185,7 +185,8 @@ def _set_flag(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set any key of the config, such as stages.forward_ms[3]=139.4; may be repeated",
+        help="set any key of the config, such as stages.forward_ms[3]=139.4; may be repeated; "
+        "files are looked up from where the config is",
     )
 
 

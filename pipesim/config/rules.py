@@ -70,7 +70,8 @@ def _unknown_names(sections: Sections) -> Iterator[str]:
         if path == "run.schedule" and is_schedule_file(name):
             continue
         if isinstance(name, str) and name not in known:
-            yield unknown(path, name, known)
+            also = "; or the path of a .csv file" if path == "run.schedule" else ""
+            yield unknown(path, name, known) + also
 
 
 def _pointless_limit(sections: Sections) -> Iterator[str]:

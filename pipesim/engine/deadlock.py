@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipesim.arrays import BoolArray
+from pipesim.checks import check_amount, check_count
 from pipesim.dataflow import producers
 from pipesim.engine.event_graph import START, TRANSFER, EventGraph, event_graph
 from pipesim.errors import DeadlockError, Standing
@@ -60,7 +61,7 @@ def check_deadlock(
     DeadlockError
         If it hangs; the error tells who waits for whom.
     ValueError
-        If there is a limit, but the program does not say how large its messages are.
+        If a limit is no count or size, or the program does not say how large its messages are.
 
     Examples
     --------
@@ -68,7 +69,10 @@ def check_deadlock(
     ...                                    "recv x from 0, send y to 0"]))
     """
     meets = None
+    if queue_capacity is not None:
+        check_count("queue_capacity", queue_capacity)
     if eager_limit_bytes is not None:
+        check_amount("eager_limit_bytes", eager_limit_bytes)
         if program.sizes is None:
             raise ValueError(f"{program.name} has no sizes for eager_limit_bytes to go by")
         meets = program.sizes > eager_limit_bytes
@@ -87,13 +91,14 @@ def deadlock_error(graph: EventGraph) -> DeadlockError:
     stands = _standing(graph)
     cycle = _cycle(graph, stands)
     ranks = ", ".join(str(wait.rank) for wait in cycle[:SHOWN])
+    ranks += ", ..." if len(cycle) > SHOWN else ""
     who = (
         f"ranks {ranks} wait for each other" if len(cycle) > 1 else f"rank {ranks} waits for itself"
     )
     lines = [f"{program.title} cannot go on: {who}"]
     lines += [f"  {_wait_text(program, wait)}" for wait in cycle[:SHOWN]]
     if len(cycle) > SHOWN:
-        lines.append(f"  and {len(cycle) - SHOWN} more ranks, back to rank {ranks[0]}")
+        lines.append(f"  and {len(cycle) - SHOWN} more ranks, back to rank {cycle[0].rank}")
     behind = len(stands) - len(cycle)
     if behind:
         lines.append(f"  {count_text(behind, 'more rank')} cannot go on for that reason")

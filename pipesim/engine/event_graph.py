@@ -158,7 +158,7 @@ def event_graph(
         inputs = producers(program.schedule), local_inputs(program.schedule)
         ops = messages
     ahead = maker = NONE
-    if wires or program.listed:
+    if messages and (wires or program.listed):
         sending = SEND if program.listed else COMPUTE
         ahead = ahead_on_link(program.offsets, *items, program.target, sending)
     if queue_capacity is not None:

@@ -5,7 +5,8 @@
        2  0SEND_F0  1RECV_F0      the two ends of a transfer that blocks stand in one row
        3  0F1       1F0
 
-Every instruction takes one slot; slots are no times.
+Every instruction takes one slot, a group of transfers that of the last of them; slots are no
+times.
 """
 
 from collections.abc import Callable

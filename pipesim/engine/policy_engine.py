@@ -15,10 +15,11 @@ from simpy.events import EventPriority
 from pipesim.dataflow import closes
 from pipesim.engine.channels import Handover, Wire
 from pipesim.engine.run_state import RunState
-from pipesim.engine.workload import Workload, bind
+from pipesim.engine.workload import bind
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
+from pipesim.program import Program, bare_program
 from pipesim.schedule import Schedule
 from pipesim.schedules.policies import Policy, RankState
 
@@ -56,12 +57,12 @@ def run_policy(policy: Policy, pipe: Pipeline, microbatches: int) -> Schedule:
     if pipe.placement.directions > 1:
         raise ScheduleError(f"policy {policy.name!r} runs in one direction, not bidirectionally")
     template = _all_ops(policy, pipe, microbatches)
-    workload = bind(template, pipe)
+    program = bare_program(template)
     env = simpy.Environment()
-    run = RunState(workload)
+    run = RunState(bind(program, pipe), program)
     missing = [(p >= 0) + (q >= 0) for p, q in zip(run.producer, run.local_input, strict=True)]
     desks = [Desk(env, template, missing) for _ in range(template.ranks)]
-    outlets = _outlets(env, template, workload, desks, run)
+    outlets = _outlets(env, program, desks, run)
     orders: list[list[int]] = [[] for _ in desks]
     for rank, desk in enumerate(desks):
         for op in range(template.offsets[rank], template.offsets[rank + 1]):
@@ -160,16 +161,16 @@ def _all_ops(policy: Policy, pipe: Pipeline, microbatches: int) -> Schedule:
 
 def _outlets(
     env: simpy.Environment,
-    schedule: Schedule,
-    workload: Workload,
+    program: Program,
     desks: list[Desk],
     run: RunState,
 ) -> dict[int, Wire | Handover]:
     """Return the way out of every op whose output is taken."""
+    rank = program.order.rank
     ways: dict[tuple[int, int], Wire | Handover] = {}
     outlets = {}
-    for op in np.flatnonzero(workload.consumer >= 0).tolist():
-        source, target = int(schedule.rank[op]), int(workload.target[op])
+    for op in np.flatnonzero(program.consumer >= 0).tolist():
+        source, target = int(rank[op]), int(program.target[op])
         if (source, target) not in ways:
             ways[source, target] = (
                 Handover(desks[source], run) if target < 0 else Wire(env, desks[target], run)

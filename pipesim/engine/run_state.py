@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.engine.workload import Workload
+from pipesim.program import Program
 from pipesim.progress import Progress
 from pipesim.trace import Spans
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     import simpy
 
     from pipesim.engine.channels import Handover, Queue, Wire
-    from pipesim.program import Program
 
 
 class RunState:
@@ -21,20 +21,20 @@ class RunState:
     def __init__(
         self,
         workload: Workload,
-        program: "Program | None" = None,
+        program: Program,
         progress: Progress | None = None,
     ) -> None:
         ops = len(workload.duration)
         self.duration: list[float] = workload.duration.tolist()
         self.producer: list[int] = workload.producer.tolist()
-        self.consumer: list[int] = workload.consumer.tolist()
+        self.consumer: list[int] = program.consumer.tolist()
         self.local_input: list[int] = workload.local_input.tolist()
         self.wire: list[float] = workload.wire.tolist()
         self.latency: list[float] = workload.latency.tolist()
         self.ready, self.start, self.end, self.departure, self.arrival = (
             [np.nan] * ops for _ in range(5)
         )
-        instructions = len(program) if program is not None and program.listed else 0
+        instructions = len(program) if program.listed else 0
         self.enter, self.leave = ([np.nan] * instructions for _ in range(2))
         self.meets: list[bool] = workload.meets.tolist()
         self.bells: dict[int, simpy.Event] = {}  # rung when a message is there

@@ -121,7 +121,7 @@ def run_simpy(
     mailboxes = [Mailbox(env) for _ in range(program.ranks)]
     wires = _wires(env, program, mailboxes, run)
     exchanges = _exchanges(env, program, wires, run)
-    _connect(program, workload, mailboxes, wires, run)
+    _connect(program, mailboxes, wires, run)
     if queue_capacity is not None:
         _bound_queues(env, program, queue_capacity, run)
     for rank, mailbox in enumerate(mailboxes):
@@ -148,7 +148,6 @@ def _wires(
 
 def _connect(
     program: Program,
-    workload: Workload,
     mailboxes: Sequence[Mailbox],
     wires: Mapping[tuple[int, int], Wire],
     run: RunState,
@@ -157,7 +156,7 @@ def _connect(
     rank, target = program.order.rank.tolist(), program.target.tolist()
     by_itself = not program.listed
     handovers = [Handover(mailbox, run) for mailbox in mailboxes]
-    for op in np.flatnonzero(workload.consumer >= 0).tolist():
+    for op in np.flatnonzero(program.consumer >= 0).tolist():
         if target[op] < 0:
             run.outlet[op] = handovers[rank[op]]
         elif by_itself:

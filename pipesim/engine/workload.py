@@ -7,7 +7,7 @@ import numpy as np
 
 from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.components import missing_cost
-from pipesim.dataflow import consumers, local_inputs, producers, second_of_pair
+from pipesim.dataflow import local_inputs, producers, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
@@ -25,15 +25,13 @@ class Workload:
         Of the op: cost/speed + overhead [ms]; of an overlapped pair the same for both.
     second
         Whether the op runs together with the one right before it.
-    producer, consumer
-        Number of the op on a neighbouring stage whose output this op takes, and of the one that
-        takes its own; -1 for none.
+    producer
+        Number of the op on a neighbouring stage whose output this op takes; -1 for none.
     local_input
         Number of the op of the same stage that must come before it; -1 for none.
-    target
-        Rank of the consumer; -1 where there is none or it is on the same rank.
     wire, latency
-        Of the message to that rank: time on the wire, then until it is there [ms].
+        Of the message with its output to another rank: time on the wire, then until it is
+        there [ms].
     meets
         Whether the message, where sends and receives are instructions, waits for its receiver:
         those above the eager limit do.
@@ -42,21 +40,19 @@ class Workload:
     duration: FloatArray
     second: BoolArray
     producer: Int32Array
-    consumer: Int32Array
     local_input: Int32Array
-    target: Int32Array
     wire: FloatArray
     latency: FloatArray
     meets: BoolArray
 
 
-def bind(schedule: Schedule, pipe: Pipeline, eager_limit_bytes: int | None = None) -> Workload:
-    """Return the workload of a schedule on a pipeline.
+def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None) -> Workload:
+    """Return the workload of a program, made from a schedule, on a pipeline.
 
     Parameters
     ----------
-    schedule, pipe
-        The order, and what its ops cost.
+    program, pipe
+        The ops, and what they cost.
     eager_limit_bytes
         Messages up to this size never wait for their receivers; None: all do.
 
@@ -65,33 +61,29 @@ def bind(schedule: Schedule, pipe: Pipeline, eager_limit_bytes: int | None = Non
     ScheduleError
         If the pipeline has other stages, ranks or micro-batches, or lacks a cost.
     """
+    schedule = program.order
     _check_fit(schedule, pipe)
-    consumer = consumers(schedule)
-    rank = schedule.rank
-    crosses = (consumer >= 0) & (rank[consumer] != rank)
+    crosses = program.source >= 0
     wire, latency = message_tables(schedule, pipe)
     which = (schedule.kind != Kind.F).astype(np.intp), schedule.stage, schedule.microbatch
     return Workload(
         duration=op_durations(schedule, pipe),
         second=second_of_pair(schedule),
         producer=producers(schedule),
-        consumer=consumer,
         local_input=local_inputs(schedule),
-        target=np.where(crosses, rank[consumer], np.int32(-1)),
         wire=np.where(crosses, wire[which], 0.0),
         latency=np.where(crosses, latency[which], 0.0),
-        meets=_meets(schedule, pipe, consumer, eager_limit_bytes),
+        meets=_meets(program, pipe, eager_limit_bytes),
     )
 
 
-def _meets(
-    schedule: Schedule, pipe: Pipeline, consumer: Int32Array, limit: int | None
-) -> BoolArray:
+def _meets(program: Program, pipe: Pipeline, limit: int | None) -> BoolArray:
+    schedule = program.order
     if limit is None:
         return np.ones(len(schedule), dtype=bool)
     output = np.array([stage.output_bytes for stage in pipe.stages]) / schedule.slices
     # A gradient is as large as the activation that went over the same boundary.
-    boundary = np.minimum(schedule.stage, schedule.stage[consumer])
+    boundary = np.minimum(schedule.stage, schedule.stage[program.consumer])
     large: BoolArray = output[boundary] > limit
     return large
 

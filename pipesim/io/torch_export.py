@@ -5,11 +5,12 @@
 """
 
 import csv
+from collections.abc import Iterator
+from itertools import pairwise
 from os import PathLike
 
 import numpy as np
 
-from pipesim.dataflow import second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.io.files import replacing
 from pipesim.ops import Kind
@@ -17,8 +18,9 @@ from pipesim.schedule import Schedule
 
 
 def write_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:
-    """Write the order of a schedule as a CSV file of PyTorch's pipelining, compute ops only.
+    """Write the order of a schedule as a CSV file of PyTorch's pipelining.
 
+    It holds the compute ops; of a schedule from a file that lists sends and receives, these, too.
     PyTorch loads it with `_load_csv`; of what it does not take `export_notes` tells.
 
     Raises
@@ -40,13 +42,8 @@ def write_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:
     1F0,1B0,1F1,1B1
     """
     check_exportable(schedule)
-    cells = _cell_texts(schedule)
-    single = np.bincount(schedule.rank[~second_of_pair(schedule)], minlength=schedule.ranks)
-    ends = np.cumsum(single).tolist()
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="ascii") as file:
-        writer = csv.writer(file)
-        for start, end in zip([0, *ends], ends, strict=False):
-            writer.writerow(cells[start:end])
+        csv.writer(file).writerows(_rows(schedule))
 
 
 def check_exportable(schedule: Schedule) -> None:
@@ -85,15 +82,20 @@ def export_notes(schedule: Schedule) -> list[str]:
     return notes
 
 
-def _cell_texts(schedule: Schedule) -> list[str]:
-    """Return the cells of all ranks; a pair is one cell."""
+def _rows(schedule: Schedule) -> Iterator[list[str]]:
+    """Yield the cells of every rank: its ops, and its sends and receives where they are listed."""
+    source = schedule if schedule.listed is None else schedule.listed
     names = [kind.name for kind in Kind]
-    stages, kinds = schedule.stage.tolist(), schedule.kind.tolist()
-    columns = zip(stages, kinds, schedule.microbatch.tolist(), strict=True)
+    stages, kinds = source.stage.tolist(), source.kind.tolist()
+    columns = zip(stages, kinds, source.microbatch.tolist(), strict=True)
     texts = [f"{stage}{names[kind]}{microbatch}" for stage, kind, microbatch in columns]
-    for number in np.flatnonzero(schedule.slice).tolist():
-        texts[number] += f".{schedule.slice[number]}"
-    second = second_of_pair(schedule)
+    for number in np.flatnonzero(source.slice).tolist():
+        texts[number] += f".{source.slice[number]}"
+    second = np.zeros(len(texts), dtype=bool)  # these stand in the cell before
+    second[1:] = (source.group[1:] >= 0) & (source.group[1:] == source.group[:-1])
     for number in np.flatnonzero(second).tolist():
         texts[number - 1] = f"({texts[number - 1]};{texts[number]})OVERLAP_F_B"
-    return [text for text, dropped in zip(texts, second.tolist(), strict=True) if not dropped]
+    offsets = np.searchsorted(source.rank, np.arange(schedule.ranks + 1)).tolist()
+    left_out = second.tolist()
+    for first, last in pairwise(offsets):
+        yield [texts[number] for number in range(first, last) if not left_out[number]]

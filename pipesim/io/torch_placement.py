@@ -82,6 +82,8 @@ def _two_maps(table: Table, numbers: Int32Array) -> Maps | None:
 def _on_two_ranks(table: Table) -> Iterator[Finding]:
     """Yield the first op of each stage on each rank that is not the one with most of its ops."""
     ops = np.flatnonzero(table.compute)
+    if not ops.size:
+        return
     key = table.stage[ops] * len(table.rows) + table.rank[ops]
     keys, first, count = np.unique(key, return_index=True, return_counts=True)
     stage = keys // len(table.rows)

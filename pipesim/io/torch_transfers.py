@@ -72,6 +72,11 @@ def _of_kind(
             return table.fault(number, f"comes before the op whose output it sends: {at}")
         return table.fault(number, f"comes after the op that needs it: {at}")
 
+    def homeless(number: int) -> Fault:
+        stage, microbatch = int(table.stage[number]), int(table.microbatch[number])
+        what = f"stage {stage} does nothing with micro-batch {microbatch}"
+        return table.fault(number, f"belongs to no op: {what}")
+
     # Where an op is missing nothing is said of its transfers: the missing op is told elsewhere.
     complete = (own >= 0) & (other >= 0)
     crosses = complete & (table.rank[own] != table.rank[other])
@@ -81,6 +86,7 @@ def _of_kind(
     neighbour = table.stage[at] + step
     outside = (neighbour < 0) | (neighbour >= table.stages)
     yield np.sort(at[outside | (complete & ~crosses)[given]]), needless
+    yield np.sort(at[(op < 0) & ~outside]), homeless
     early_or_late = (at < op) if sends else (at > op)
     wrong = crosses[given] & ((table.rank[at] != table.rank[op]) | early_or_late)
     yield np.sort(at[wrong]), misplaced
