@@ -83,7 +83,8 @@ def changed(pipe, parameter, amount):
 @given(runs())
 def test_derivatives_are_the_finite_differences(run):
     def at(parameter, amount):
-        work = bind(run.schedule, changed(run.pipeline, parameter, amount), run.eager_limit_bytes)
+        pipe = changed(run.pipeline, parameter, amount)
+        work = bind(run.program, pipe, run.eager_limit_bytes)
         return makespan(run, work.duration, work.wire, work.latency)
 
     assert run.criticality.makespan == run.makespan
