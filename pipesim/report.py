@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TIGHT = 1e-9  # relative; this close to its lower bound a run has reached it
+MOST_SENSITIVE = 16  # parameters of each unit that are printed
 
 
 def run_report(run: Run, progress: Progress | None = None) -> str:
@@ -108,6 +109,34 @@ def bound_text(run: Run) -> str:
     else:
         verdict = f"this run is {show(above)} ms ({above / run.makespan:.2%}) above it"
     return f"lower bound of these stages {show(bound)} ms: {verdict}"
+
+
+def sensitivity_text(run: Run) -> str:
+    """Return the parameters that the step answers to most, largest gain first; the rest counted."""
+    table = run.sensitivity
+    table = table[(table.gain_ms > 0) | (table.loss_ms > 0)]
+    if table.empty:
+        return "no cost, latency or speed moves the step"
+    # Costs and latencies first: a ms of one is comparable with a ms of another.
+    table = table.sort_values(
+        ["unit", "gain_ms", "loss_ms"], ascending=[False, False, False], kind="stable"
+    )
+    shown = [part.head(MOST_SENSITIVE) for _, part in table.groupby("unit", sort=False)]
+    rows = [row for part in shown for row in part.itertuples(index=False)]
+    columns = {
+        "": [row.parameter for row in rows],
+        "is": [f"{row.value:.6g}" for row in rows],
+        "by": [row.unit for row in rows],
+        "gains ms": [f"{row.gain_ms:.4f}" for row in rows],
+        "loses ms": [f"{row.loss_ms:.4f}" for row in rows],
+    }
+    more = len(table) - len(rows)
+    tail = f"; {more} more have less" if more else ""
+    return (
+        f"{text_table(columns, left=('',))}\n"
+        "what the step gains for each ms taken off (or 1 % of speed added), and loses the other "
+        f"way;\nthey differ where several paths are critical{tail}"
+    )
 
 
 def time_format(largest: float) -> Callable[[float], str]:

@@ -10,8 +10,16 @@ import numpy as np
 
 from pipesim.arrays import FloatArray
 from pipesim.checks import check_amount, check_count
+from pipesim.engine.criticality import (
+    Criticality,
+    critical_path_table,
+    criticality,
+    slack_table,
+)
+from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.policy_engine import run_policy
 from pipesim.engine.replay import run_replay
+from pipesim.engine.sensitivity import sensitivity_table
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
 from pipesim.errors import ScheduleError, UnsupportedByEngine
@@ -152,6 +160,92 @@ class Run:
         import pandas as pd
 
         return pd.DataFrame(self._rank_columns())
+
+    @cached_property
+    def criticality(self) -> Criticality:
+        """The event graph of the run, and how much later each of its times may be."""
+        graph = cached_graph(
+            self.program,
+            queue_capacity=self.queue_capacity,
+            meets=self.workload.meets,
+            wires=bool(self.workload.wire.any()),
+        )
+        return criticality(graph, self.workload)
+
+    @cached_property
+    def critical_path(self) -> "pd.DataFrame":
+        """The chain of ops and transfers that makes the step as long as it is, in time order.
+
+        One row a piece, each starts when the one before ends: op (`0F3`, `0SEND_F3`), rank (that
+        sends), resource (compute, link), kind, stage, microbatch, slice, start, end, ms; and
+        ties, how many other things were as late: where all are 0, this is the only such path.
+        Of several, one is taken by the rule of `pipesim.engine.criticality.critical_path`. An
+        overlapped pair is one row by its first op; transfers that take no time are left out.
+
+        Examples
+        --------
+        >>> pipe = Pipeline.from_costs(forward=[1, 3], backward=[2, 4], latency_ms=0.5)
+        >>> simulate(pipe, "1f1b", microbatches=2).critical_path[["op", "start", "ms", "ties"]]
+               op  start   ms  ties
+        0     0F0    0.0  1.0     0
+        1  0SEND_F0    1.0  0.5     0
+        2     1F0    1.5  3.0     0
+        3     1B0    4.5  4.0     0
+        4     1F1    8.5  3.0     0
+        5     1B1   11.5  4.0     0
+        6  1SEND_B1   15.5  0.5     0
+        7     0B1   16.0  2.0     0
+        """
+        return critical_path_table(self.criticality)
+
+    @cached_property
+    def slack(self) -> "pd.DataFrame":
+        """How much later each op may end, all else unchanged, without a longer step [ms].
+
+        One row an op in the order of the schedule: rank, stage, kind, microbatch, slice, start,
+        end, slack; and critical, whether it is on some longest path: then its slack is 0.0.
+
+        Examples
+        --------
+        >>> pipe = Pipeline.from_costs(forward=[1, 3], backward=[2, 4], latency_ms=0.5)
+        >>> slack = simulate(pipe, "1f1b", microbatches=2).slack
+        >>> slack.loc[slack["rank"] == 0, ["kind", "microbatch", "end", "slack", "critical"]]
+          kind  microbatch   end  slack  critical
+        0    F           0   1.0    0.0      True
+        1    F           1   2.0    6.0     False
+        2    B           0  11.0    5.0     False
+        3    B           1  18.0    0.0      True
+        """
+        return slack_table(self.criticality)
+
+    @cached_property
+    def sensitivity(self) -> "pd.DataFrame":
+        """What the step gains and loses as each cost changes: derivatives of the makespan.
+
+        One row a parameter: its name (a key of the config), its value (of costs for each
+        micro-batch, the mean), and for each `unit` [ms] that is taken off it, gain_ms that the
+        step gets shorter; for each that is added, loss_ms that it gets longer. Of a speed the
+        unit is 1 % faster or slower. The two differ where several paths are critical: all of
+        them must get shorter, or one longer. They hold for changes so small that no other path
+        becomes critical; where the value is 0 nothing can be gained. Paths tie where they are as
+        long to the last bit: of costs that are no binary fractions, such as 0.1, rounding can
+        hide a tie, and the two come out closer to each other than they are.
+
+        Examples
+        --------
+        >>> pipe = Pipeline.from_costs(forward=[1, 3], backward=[2, 4], latency_ms=0.5)
+        >>> simulate(pipe, "1f1b", microbatches=2).sensitivity
+                       parameter  value unit  gain_ms  loss_ms
+        0   stages.forward_ms[0]    1.0   ms     1.00     1.00
+        1   stages.forward_ms[1]    3.0   ms     2.00     2.00
+        2  stages.backward_ms[0]    2.0   ms     1.00     1.00
+        3  stages.backward_ms[1]    4.0   ms     2.00     2.00
+        4       devices.speed[0]    1.0  1 %     0.03     0.03
+        5       devices.speed[1]    1.0  1 %     0.14     0.14
+        6  links.latency_ms."0->1"  0.5   ms     1.00     1.00
+        7  links.latency_ms."1->0"  0.5   ms     1.00     1.00
+        """
+        return sensitivity_table(self.criticality, self.pipeline, self.workload)
 
     def order(self) -> Schedule:
         """Return the order that was run, as a Schedule that stays as it is for any costs."""

@@ -1,4 +1,5 @@
 import os
+import sys
 
 import matplotlib
 import pytest
@@ -19,3 +20,11 @@ def _no_figures_left():
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("developer", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "developer")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    """Close what a test has drawn: commands leave their figures to the end of the process."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")

@@ -449,3 +449,36 @@ def test_compare_says_which_op_hangs(capsys, tmp_path):
     )
     assert main(["compare", str(config), "--schedules", "1f1b,looped_bfs"]) == 0
     assert "looped_bfs does not fit: hangs: rank 0 at" in (capsys.readouterr().out)
+
+
+def test_sensitivity_is_printed_most_gain_first(capsys):
+    assert main(["run", STRAGGLER, "--sensitivity"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    head = next(n for n, line in enumerate(lines) if "gains ms" in line)
+    assert lines[head + 1].split() == ["stages.forward_ms[3]", "139.445", "ms", "4.0000", "4.0000"]
+    assert lines[head + 15].split()[:4] == ["devices.speed[3]", "1", "1", "%"]
+    assert main(["run", STRAGGLER, "--sensitivity", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["sensitivity"]
+    assert {"parameter": "stages.backward_ms[3]", "value": 202.787, "unit": "ms"}.items() <= next(
+        row for row in rows if row["gain_ms"] == 4.0 and "backward" in row["parameter"]
+    ).items()
+    assert main(["run", STRAGGLER, "--json"]) == 0
+    assert "sensitivity" not in json.loads(capsys.readouterr().out)
+
+
+def test_parameters_that_do_not_matter_are_left_out(capsys):
+    arguments = ["run", "--schedule", "1f1b", "--microbatches", "4", "--backward", "2,0"]
+    assert main([*arguments, "--forward", "1,0", "--sensitivity"]) == 0
+    printed = capsys.readouterr().out
+    assert "devices.speed[0]" in printed
+    assert "devices.speed[1]" not in printed
+    zero = ["--forward", "0,0", "--backward", "0,0"]
+    assert main([*arguments[:-2], *zero, "--sensitivity", "--set", "devices.ranks=2"]) == 0
+
+
+def test_the_critical_path_needs_a_chart(tmp_path, capsys):
+    assert main(["run", STRAGGLER, "--critical-path"]) == 2
+    assert "--critical-path is drawn on the Gantt chart" in capsys.readouterr().err
+    target = tmp_path / "path.svg"
+    assert main(["run", STRAGGLER, "--critical-path", "--gantt", str(target)]) == 0
+    assert target.exists()

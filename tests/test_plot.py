@@ -64,6 +64,24 @@ def test_idle_time_is_shaded_by_its_cause(run):
     assert IDLE_STYLES["wait_gradient"][1] in by_hatch
 
 
+def test_the_critical_path_is_outlined(run):
+    ax = ps.plot.gantt(run, critical_path=True)
+    path = run.critical_path
+    outlines, lines = ax.collections[-2:]
+    assert outlines.get_edgecolor().tolist() == [list(to_rgba("black"))]
+    assert not outlines.get_facecolor().size  # what is below stays to be seen
+    boxes = [(*p.vertices.min(0), *p.vertices.max(0)) for p in outlines.get_paths()]
+    assert [(left, right) for left, _, right, _ in boxes] == list(
+        zip(path.start, path.end, strict=True)
+    )
+    assert [round((low + high) / 2) for _, low, _, high in boxes] == path["rank"].tolist()
+    # It goes down the ranks once and up again once.
+    assert len(lines.get_segments()) == 6
+    assert "critical path" in [text.get_text() for text in ax.get_legend().get_texts()]
+    plain = ps.plot.gantt(run)
+    assert "critical path" not in [text.get_text() for text in plain.get_legend().get_texts()]
+
+
 def test_labels_lines_and_legend(run):
     ax = ps.plot.gantt(run)
     assert ax.get_xlabel() == "time [ms]"

@@ -17,7 +17,7 @@ from pipesim.config import (
 from pipesim.io.files import FIGURE_ENDINGS, SCHEDULE_ENDING, TABLE_ENDINGS, is_schedule_file
 from pipesim.io.table_file import write_table
 from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
-from pipesim.report import headline, run_report
+from pipesim.report import headline, run_report, sensitivity_text
 from pipesim.schedules import FAMILIES
 from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
@@ -30,6 +30,8 @@ def run(arguments: Namespace) -> None:
     """Simulate one step and print where the time goes."""
     if arguments.text and arguments.json:
         raise ValueError("--text and --json: give one of them")
+    if arguments.critical_path and not arguments.gantt:
+        raise ValueError("--critical-path is drawn on the Gantt chart: give --gantt FILE, too")
     check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
     check_output("--trace", arguments.trace, TABLE_ENDINGS)
     check_output("--export-schedule", arguments.export_schedule, (SCHEDULE_ENDING,))
@@ -51,12 +53,17 @@ def run(arguments: Namespace) -> None:
     with ProgressBar("op") as progress:
         result = simulate_config(config, progress)
         if arguments.json:
-            text = to_json(result.summary())
+            summary = result.summary()
+            if arguments.sensitivity:
+                summary["sensitivity"] = result.sensitivity.to_dict(orient="records")
+            text = to_json(summary)
         else:
             text = f"{headline(result)}\n{run_report(result, progress)}"
+            if arguments.sensitivity:
+                text += f"\n{sensitivity_text(result)}"
     # Files first: whoever reads the screen through a pipe may be gone before its end.
     if arguments.gantt:
-        write_gantt(result, arguments.gantt)
+        write_gantt(result, arguments.gantt, critical_path=arguments.critical_path)
     if arguments.trace:
         write_table(result.trace, arguments.trace)
         tell(arguments.trace)

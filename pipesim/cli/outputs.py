@@ -41,11 +41,11 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False)
 
 
-def write_gantt(runs: "Run | list[Run]", path: str) -> None:
+def write_gantt(runs: "Run | list[Run]", path: str, *, critical_path: bool = False) -> None:
     """Write the Gantt chart of a run, or those of several under each other."""
     from pipesim.plot import gantt, save
 
-    save(gantt(runs), path)
+    save(gantt(runs, critical_path=critical_path), path)
     tell(path)
 
 

@@ -87,6 +87,9 @@ def _add_run(commands: Commands) -> None:
     )
     _set_flag(run)
     run.add_argument("--gantt", metavar="FILE", help="write the Gantt chart: .png, .svg or .pdf")
+    run.add_argument(
+        "--critical-path", action="store_true", help="outline the critical path on the Gantt chart"
+    )
     run.add_argument("--trace", metavar="FILE", help="write the trace: .csv or .parquet")
     run.add_argument(
         "--export-schedule",
@@ -94,6 +97,11 @@ def _add_run(commands: Commands) -> None:
         help="write the order that was run, in PyTorch's format: .csv",
     )
     run.add_argument("--text", action="store_true", help="print the Gantt chart as text, too")
+    run.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="print what the step gains and loses as each cost, latency and speed changes",
+    )
     _json_flag(run)
 
 

@@ -12,6 +12,7 @@ from pipesim.arrays import FloatArray
 from pipesim.metrics import idle_spans
 from pipesim.ops import Kind
 from pipesim.plot.gantt_legend import closed_form_makespan, draw_legend, draw_sources
+from pipesim.plot.gantt_path import draw_path
 from pipesim.plot.style import (
     HATCH_COLOUR,
     IDLE_STYLES,
@@ -29,7 +30,9 @@ MOST_LABELS = 5000
 DARKEST = 0.25  # how much darker the last chunk of a rank is than the first
 
 
-def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
+def gantt(
+    runs: Run | Iterable[Run], ax: Axes | None = None, *, critical_path: bool = False
+) -> Axes:
     """Return the Axes with the Gantt chart of one run, or of several under each other.
 
     Bars carry their micro-batch where they are wide enough. Idle time is shaded by cause, and
@@ -42,6 +45,8 @@ def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
         One run, or several to be drawn on one time axis.
     ax
         Where to draw; by default on a new figure.
+    critical_path
+        Whether to outline the ops on the critical path of each run, with lines between ranks.
 
     Examples
     --------
@@ -72,7 +77,9 @@ def gantt(runs: Run | Iterable[Run], ax: Axes | None = None) -> Axes:
     for run, top in zip(runs, tops, strict=False):
         _label_bars(ax, run, top)
         _idle_shares(ax, run, top)
-    draw_legend(ax, runs)
+        if critical_path:
+            draw_path(ax, run, top, BAR, _points_per_ms(ax))
+    draw_legend(ax, runs, critical_path)
     draw_sources(ax, runs)
     return ax
 
@@ -172,9 +179,13 @@ def _row_font(ax: Axes, largest: float) -> float:
 
 def _widths(ax: Axes, run: Run) -> FloatArray:
     """Return the width of every bar [points]."""
-    points = ax.get_window_extent().width / ax.figure.dpi * 72
-    widths: FloatArray = (run.spans.end - run.spans.start) / ax.get_xlim()[1] * points
+    widths: FloatArray = (run.spans.end - run.spans.start) * _points_per_ms(ax)
     return widths
+
+
+def _points_per_ms(ax: Axes) -> float:
+    points = ax.get_window_extent().width / ax.figure.dpi * 72
+    return float(points / ax.get_xlim()[1])
 
 
 def _label_bars(ax: Axes, run: Run, top: float) -> None:

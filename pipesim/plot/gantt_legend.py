@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
+from pipesim.plot.gantt_path import path_handle
 from pipesim.plot.style import HATCH_COLOUR, IDLE_STYLES, KIND_COLOURS, KIND_WORDS
 from pipesim.run import Run
 
@@ -22,7 +23,7 @@ def closed_form_makespan(run: Run) -> float | None:
     return float(run.rank_times.busy.mean() / (1 - run.closed_form))
 
 
-def draw_legend(ax: Axes, runs: Sequence[Run]) -> None:
+def draw_legend(ax: Axes, runs: Sequence[Run], critical_path: bool = False) -> None:
     """Draw below the axis what colours, hatches and lines mean."""
     kinds = sorted({kind for run in runs for kind in run.schedule.kinds})
     causes = {
@@ -51,6 +52,8 @@ def draw_legend(ax: Axes, runs: Sequence[Run]) -> None:
         handles.append(Line2D([], [], linestyle="--", color="black", label=words))
     words = "lower bound" + _time_alone([run.lower_bound for run in runs])
     handles.append(Line2D([], [], linestyle=":", color="black", label=words))
+    if critical_path:
+        handles.append(path_handle())
     below_the_axis = ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)
     ax.legend(
         handles=handles,

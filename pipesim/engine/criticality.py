@@ -1,0 +1,219 @@
+"""What makes a step as long as it is: its critical path, and how much later any op may end.
+
+    rank 0   [0F0] 0F1                         0B0 [0B1]     [..] is on the critical path,
+    rank 1         [1F0] [1B0 ] [1F1] [1B1 ]                 all else has slack
+
+An edge is tight where a node starts at the very time it waits for, to the last bit; a critical
+path is a chain of tight edges from time 0 to the last end of a compute. Transfers that are under
+way when the last op ends do not count. A wait for a wire, a partner or a queue belongs to the op
+or the transfer that it waits for.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.engine.event_graph import DURATION, END, START, TRANSFER, EventGraph
+from pipesim.engine.workload import Workload
+from pipesim.ops import Kind, Op
+from pipesim.trace import KINDS, RESOURCES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Criticality:
+    """An event graph with its times, and how much each of them may slip.
+
+    Parameters
+    ----------
+    graph
+        Of a program made from a schedule.
+    order
+        Its nodes such that each stands behind all that it waits for.
+    times, slack
+        Start, middle and end of every node, and how much later each may be without moving the
+        makespan; arrays (nodes, 3) [ms]. Infinite where nothing waits for it.
+    makespan
+        The last end of a compute [ms].
+    tie
+        Times are as late as each other if they differ by no more [ms].
+    """
+
+    graph: EventGraph
+    order: IntArray
+    times: FloatArray
+    slack: FloatArray
+    makespan: float
+    tie: float
+
+    @property
+    def computes(self) -> BoolArray:
+        """Which nodes compute, array (nodes,)."""
+        found: BoolArray = self.graph.cost_kind == DURATION
+        return found
+
+    @property
+    def ends(self) -> BoolArray:
+        """The computes with which the step ends, array (nodes,)."""
+        found: BoolArray = self.computes & (self.makespan - self.times[:, END] <= self.tie)
+        return found
+
+    @property
+    def node_of_op(self) -> IntArray:
+        """The node that computes each op, array (ops,)."""
+        found: IntArray = self.graph.enter[self.graph.program.instruction_of_op].astype(np.int64)
+        return found
+
+
+def criticality(graph: EventGraph, workload: Workload, rounding: float = 0.0) -> Criticality:
+    """Return the times and the slack of an event graph, in one pass over its edges each way.
+
+    Parameters
+    ----------
+    graph
+        Of a program that does not hang.
+    workload
+        Its costs.
+    rounding
+        Times are as late as each other if they differ by no more than this share of the
+        makespan; by default if they are equal to the last bit. Paths of the same costs in
+        another order, such as 0.1 + 0.2 + 0.3, then tie by luck.
+    """
+    from pipesim.engine.criticality_kernels import slack_of_slots
+
+    order = graph.topological_order().astype(np.int64)
+    times = graph.times(*graph.costs(workload.duration, workload.wire, workload.latency))
+    computes = graph.cost_kind == DURATION
+    makespan = float(times[computes, END].max())
+    tie = rounding * makespan
+    slack = slack_of_slots(
+        order, graph.offsets, _awaited(graph), times.ravel(), computes, makespan, tie
+    ).reshape(-1, 3)
+    return Criticality(graph, order, times, slack, makespan, tie)
+
+
+def critical_edges(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
+    """Return all critical paths as a graph: its nodes in topological order, offsets, awaited.
+
+    The last two are as those of an event graph, but number the nodes by their place in the first.
+    """
+    from pipesim.engine.criticality_kernels import tight_edges
+
+    graph = critical.graph
+    nodes = critical.order[critical.slack[critical.order, START] == 0]
+    first, awaited = tight_edges(
+        nodes, graph.offsets, _awaited(graph), critical.times.ravel(), critical.tie
+    )
+    return nodes, first, awaited
+
+
+def critical_path(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
+    """Return one critical path, piece by piece: nodes, the time each is left at, and ties.
+
+    It is found from its end. Of several computes that end last, the one of the lowest rank is
+    taken; of several things that a piece waited for equally long, what its own rank did before
+    (of a transfer: the rank that sends) comes first, then the one with the lowest number, which
+    is computes before transfers, and low ranks before high ones.
+
+    A piece is an op, an overlapped pair, or a transfer that takes time; it may be left at its end
+    or, of a transfer whose wire another one waits for, at the time at which that is free. Ties
+    count what else was as late: other paths, as long, branch off there. Those of the last piece
+    count the other computes that end last, too.
+    """
+    from pipesim.engine.criticality_kernels import walk_back
+
+    graph, ends = critical.graph, np.flatnonzero(critical.ends)
+    slots, ties = walk_back(
+        int(ends[0]),
+        graph.offsets,
+        _awaited(graph),
+        critical.times.ravel(),
+        _homes(graph),
+        critical.tie,
+    )
+    slots, ties = slots[::-1], ties[::-1].copy()
+    ties[-1] += len(ends) - 1
+    node, left = slots // 3, slots % 3
+    took = critical.times[node, left] > critical.times[node, START]
+    # At its start an op is left where a queue has room from then on: the op itself is not met.
+    ops = critical.computes[node] & (left == END)
+    piece = ops | ((graph.cost_kind[node] == TRANSFER) & took)
+    # Marks, and what takes no time, hand their ties on to the piece that follows.
+    so_far = np.cumsum(ties)[piece]
+    return node[piece], left[piece], np.diff(so_far, prepend=0)
+
+
+def critical_path_table(critical: Criticality) -> "pd.DataFrame":
+    """Return the critical path as a table: one row a piece in time order."""
+    import pandas as pd
+
+    graph, order = critical.graph, critical.graph.program.order
+    node, left, ties = critical_path(critical)
+    op = graph.cost_index[node]
+    transfers = graph.cost_kind[node] == TRANSFER
+    sends = np.where(order.kind[op] == Kind.F, Kind.SEND_F, Kind.SEND_B)
+    kind = np.where(transfers, sends, order.kind[op])
+    start, end = critical.times[node, START], critical.times[node, left]
+    return pd.DataFrame(
+        {
+            "op": _texts(graph, node, kind),
+            "rank": order.rank[op],
+            "resource": pd.Categorical.from_codes(transfers.astype(np.int8), list(RESOURCES)),
+            "kind": pd.Categorical.from_codes(kind, list(KINDS)),
+            "stage": order.stage[op],
+            "microbatch": order.microbatch[op],
+            "slice": order.slice[op],
+            "start": start,
+            "end": end,
+            "ms": end - start,
+            "ties": ties,
+        }
+    )
+
+
+def slack_table(critical: Criticality) -> "pd.DataFrame":
+    """Return the slack of every op as a table: one row an op, in the order of the schedule."""
+    import pandas as pd
+
+    order, node = critical.graph.program.order, critical.node_of_op
+    slack = critical.slack[node, END]
+    return pd.DataFrame(
+        {
+            "rank": order.rank,
+            "stage": order.stage,
+            "kind": pd.Categorical.from_codes(order.kind, list(KINDS)),
+            "microbatch": order.microbatch,
+            "slice": order.slice,
+            "start": critical.times[node, START],
+            "end": critical.times[node, END],
+            "slack": slack,
+            "critical": slack == 0,
+        }
+    )
+
+
+def _awaited(graph: EventGraph) -> IntArray:
+    return graph.awaited.astype(np.int64)
+
+
+def _homes(graph: EventGraph) -> Int32Array:
+    """Return the rank of every node, of a transfer the one that sends; array (nodes,)."""
+    program, transfers = graph.program, graph.cost_kind == TRANSFER
+    home = program.rank[graph.instruction]
+    home[transfers] = program.source[graph.cost_index[transfers]]
+    return home
+
+
+def _texts(graph: EventGraph, nodes: IntArray, kind: IntArray) -> list[str]:
+    program, texts = graph.program, []
+    for node, code in zip(nodes.tolist(), kind.tolist(), strict=True):
+        if graph.cost_kind[node] == TRANSFER:
+            op = program.order.op(int(graph.cost_index[node]))
+            texts.append(str(Op(op.stage, Kind(code), op.microbatch, op.slice)))
+        else:
+            texts.append(program.text(int(graph.instruction[node])))
+    return texts
