@@ -10,7 +10,7 @@ demo: $(ENVIRONMENT)
 	@$(BIN)/python experiments/01_unequal_stages.py
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 # PyTorch's own schedules, op for op, in an environment of their own.
 test-torch: .venv-torch/installed

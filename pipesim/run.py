@@ -227,9 +227,8 @@ class Run:
         step gets shorter; for each that is added, loss_ms that it gets longer. Of a speed the
         unit is 1 % faster or slower. The two differ where several paths are critical: all of
         them must get shorter, or one longer. They hold for changes so small that no other path
-        becomes critical; where the value is 0 nothing can be gained. Paths tie where they are as
-        long to the last bit: of costs that are no binary fractions, such as 0.1, rounding can
-        hide a tie, and the two come out closer to each other than they are.
+        becomes critical; where the value is 0 nothing can be gained. Paths tie if their lengths
+        differ by rounding only, 1e-12 of the makespan.
 
         Examples
         --------

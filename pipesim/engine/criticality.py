@@ -3,7 +3,7 @@
     rank 0   [0F0] 0F1                         0B0 [0B1]     [..] is on the critical path,
     rank 1         [1F0] [1B0 ] [1F1] [1B1 ]                 all else has slack
 
-An edge is tight where a node starts at the very time it waits for, to the last bit; a critical
+An edge is tight where a node starts at the very time it waits for, but for rounding; a critical
 path is a chain of tight edges from time 0 to the last end of a compute. Transfers that are under
 way when the last op ends do not count. A wait for a wire, a partner or a queue belongs to the op
 or the transfer that it waits for.
@@ -18,10 +18,13 @@ from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.engine.event_graph import DURATION, END, START, TRANSFER, EventGraph
 from pipesim.engine.workload import Workload
 from pipesim.ops import Kind, Op
+
 from pipesim.trace import KINDS, RESOURCES
 
 if TYPE_CHECKING:
     import pandas as pd
+
+ROUNDING = 1e-12  # of the makespan; sums of the same costs in another order differ by less
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +72,7 @@ class Criticality:
         return found
 
 
-def criticality(graph: EventGraph, workload: Workload, rounding: float = 0.0) -> Criticality:
+def criticality(graph: EventGraph, workload: Workload, rounding: float = ROUNDING) -> Criticality:
     """Return the times and the slack of an event graph, in one pass over its edges each way.
 
     Parameters
@@ -80,8 +83,8 @@ def criticality(graph: EventGraph, workload: Workload, rounding: float = 0.0) ->
         Its costs.
     rounding
         Times are as late as each other if they differ by no more than this share of the
-        makespan; by default if they are equal to the last bit. Paths of the same costs in
-        another order, such as 0.1 + 0.2 + 0.3, then tie by luck.
+        makespan. At 0, paths of the same costs in another order, such as 0.1 + 0.2 + 0.3, would
+        tie by luck only.
     """
     from pipesim.engine.criticality_kernels import slack_of_slots
 
