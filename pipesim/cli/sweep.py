@@ -1,0 +1,94 @@
+"""The command `pipesim sweep`: a config for every combination of its axes."""
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from pipesim.cli.assignments import assignment
+from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
+from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
+from pipesim.sweep import METRICS, sweep_axes, sweep_config
+from pipesim.sweep.journal import journal_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_PRINTED = 200  # rows; a table of thousands is for a file
+
+
+def sweep(arguments: Namespace) -> None:
+    """Run a config for every combination of its axes, print the table, write it and plot it."""
+    check_output("--csv", arguments.csv, TABLE_ENDINGS)
+    check_output("--plot", arguments.plot, FIGURE_ENDINGS)
+    if arguments.y not in METRICS:
+        raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
+    if arguments.resume and not arguments.csv:
+        raise ValueError("--resume: needs --csv, the file that the sweep was to write")
+    overrides = dict(map(assignment, arguments.set))
+    axes = sweep_axes(arguments.config, overrides)
+    if arguments.x is not None and arguments.x not in axes:
+        raise ValueError(f"--x {arguments.x!r} is no axis; the axes are: {', '.join(axes)}")
+    if arguments.heat and len(axes) != 2:
+        raise ValueError(f"--heat: needs two axes, not {len(axes)}: {', '.join(axes)}")
+    try:
+        with ProgressBar("run") as progress:
+            table = sweep_config(
+                arguments.config,
+                overrides,
+                progress,
+                jobs=arguments.jobs,
+                backend=arguments.backend,
+                cluster=arguments.cluster,
+                file=arguments.csv,
+                resume=arguments.resume,
+            )
+    except KeyboardInterrupt:
+        if arguments.csv and journal_path(arguments.csv).exists():
+            kept = journal_path(arguments.csv)
+            print(f"pipesim: what is done is in {kept}; go on with --resume", file=sys.stderr)
+        raise
+    if arguments.csv:
+        tell(arguments.csv)
+    failed = int(table.error.notna().sum())
+    if failed:
+        print(
+            f"pipesim: {failed} of {len(table)} points failed; see the column error",
+            file=sys.stderr,
+        )
+    if arguments.plot:
+        _plot(table[table.error.isna()], axes, arguments)
+    _print(table, axes, arguments)
+
+
+def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
+    if arguments.json:
+        plain = table.astype(object).where(table.notna(), None)
+        print(to_json(plain.to_dict(orient="records")))
+        return
+    columns = [*axes, *METRICS[:3], "closed_form_bubble_fraction"]
+    if table.error.notna().any():
+        columns.append("error")
+        table = table.assign(error=table.error.fillna("-"))
+    print(table[columns].head(MOST_PRINTED).to_string(index=False))
+    if len(table) > MOST_PRINTED:
+        way = "" if arguments.csv else "; --csv FILE has them all"
+        print(f"... {len(table):,} rows{way}")
+
+
+def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
+    """Plot a sweep along one axis; the others tell the curves apart, but for a zip.
+
+    Or, as a heat map, over two.
+    """
+    from pipesim.plot import heat_map, lines, save
+
+    numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
+    x = arguments.x or next(iter(numbers or axes))
+    if arguments.heat:
+        y = next(axis for axis in axes if axis != x)
+        picture = heat_map(table, x=x, y=y, value=arguments.y)
+    else:
+        by = [] if table.attrs["mode"] == "zip" else [axis for axis in axes if axis != x]
+        picture = lines(table, x=x, y=arguments.y, by=by)
+    save(picture, arguments.plot)
+    tell(arguments.plot)
