@@ -30,7 +30,7 @@ class CostVariants(Sequence[Pipeline]):
     >>> base = Pipeline.from_costs(forward=[1, 1], backward=[2, 2])
     >>> variants = CostVariants(base, {"forward_ms": np.array([[1.0, 1.0], [1.0, 3.0]])})
     >>> len(variants), variants[1].stages[1].forward_ms, variants[1].stages[1].backward_ms
-    (2, 3.0, 2)
+    (2, 3.0, 2.0)
     """
 
     base: Pipeline

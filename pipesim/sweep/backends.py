@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 from pipesim.sweep.rows import Row, block_rows
 from pipesim.sweep.study import Point, Study
@@ -50,10 +51,17 @@ def run_blocks(
 
     with CLUSTERS[backend](jobs, cluster):
         workers = Parallel(n_jobs=jobs or -1, return_as="generator_unordered", batch_size=1)
-        yield from workers(
+        found = workers(
             delayed(_run_block)(study, numbers, [points[number] for number in numbers])
             for numbers in blocks
         )
+        try:
+            for done in found:
+                yield done
+        finally:
+            with catch_warnings():
+                simplefilter("ignore")  # that blocks under way are given up is meant
+                found.close()
 
 
 def check_backend(jobs: int | None, backend: str, cluster: str | None) -> None:
