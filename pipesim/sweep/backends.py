@@ -11,6 +11,7 @@ from pipesim.sweep.study import Point, Study
 
 BACKENDS = ("loky", "dask", "ray")
 Done = tuple[list[int], list[Row]]
+ROUND = 4  # blocks a worker of Ray, before rows are handed back
 
 
 def run_blocks(
@@ -47,16 +48,23 @@ def run_blocks(
         for numbers in blocks:
             yield numbers, block_rows(study, [points[number] for number in numbers])
         return
-    from joblib import Parallel, delayed
+    from joblib import Parallel, delayed, effective_n_jobs
 
+    work = [
+        delayed(_run_block)(study, numbers, [points[number] for number in numbers])
+        for numbers in blocks
+    ]
+    count = jobs or -1
     with CLUSTERS[backend](jobs, cluster):
-        workers = Parallel(n_jobs=jobs or -1, return_as="generator_unordered", batch_size=1)
-        found = workers(
-            delayed(_run_block)(study, numbers, [points[number] for number in numbers])
-            for numbers in blocks
-        )
+        if backend == "ray":  # it hands back all that it was given, or nothing
+            step = ROUND * effective_n_jobs(count)
+            with Parallel(n_jobs=count, batch_size=1) as workers:
+                for first in range(0, len(work), step):
+                    yield from workers(work[first : first + step])
+            return
+        found = Parallel(n_jobs=count, batch_size=1, return_as="generator_unordered")(work)
         try:
-            for done in found:
+            for done in found:  # noqa: UP028  # joblib would be closed with a warning
                 yield done
         finally:
             with catch_warnings():
