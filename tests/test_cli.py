@@ -289,7 +289,10 @@ def test_a_sweep_as_json(capsys, sweep_config):
         ),
         (["--set", "stages.backward_ms=x"], "stages.backward_ms: 'x' is not a number"),
         (["--set", 'sweep.axes={"imbalance": {"spread": -1}}'], "is not {stage = 3, factor"),
-        (["--heat", "--set", 'sweep.axes={"title": ["a"]}'], "--heat: needs two axes, not 1"),
+        (
+            ["--heat", "--set", 'sweep.axes={"title": ["a"]}'],
+            "--heat: needs two axes that vary, not none",
+        ),
         (["--resume"], "--resume: needs --csv"),
         (["--jobs", "0"], "jobs = 0 is neither a count nor -1"),
         (["--cluster", "tcp://x:1"], "a cluster needs a backend that has one: dask or ray"),
@@ -313,6 +316,26 @@ def test_sweeps_over_texts_lists_and_titles(capsys, tmp_path, sweep_config):
     for axis in ("run.queue_capacity", "links.latency_ms"):
         axes = ["--set", f"sweep.axes={json.dumps(mixed)}"]
         assert main([*arguments, *axes, "--x", axis, "--y", "bubble_fraction"]) == 0
+
+
+def test_pictures_of_unequal_stages(capsys, tmp_path, sweep_config):
+    figure = tmp_path / "s.png"
+    arguments = ["sweep", str(sweep_config), "--plot", str(figure), "--y", "inflation"]
+    one = {"run.microbatches": [2, 4], "imbalance": {"stage": 3, "factor": [1, 2]}}
+    drawn = {"run.microbatches": [2, 4], "imbalance": {"spread": [0, 0.3], "draws": 3}}
+    for axes in (one, drawn):
+        for flags in (
+            [],
+            ["--heat"],
+            ["--heat", "--x", list(axes)[0]],
+            ["--x", "run.microbatches"],
+        ):
+            figure.unlink(missing_ok=True)
+            assert main([*arguments, *flags, "--set", f"sweep.axes={json.dumps(axes)}"]) == 0
+            assert figure.stat().st_size > 1000
+    many = {"imbalance": {"spread": 0.1, "draws": 201}}
+    assert main(["sweep", str(sweep_config), "--set", f"sweep.axes={json.dumps(many)}"]) == 0
+    assert "... 201 rows; --csv FILE has them all" in capsys.readouterr().out
 
 
 def test_a_sweep_as_json_has_full_precision_and_no_nan(capsys, sweep_config):

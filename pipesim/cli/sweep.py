@@ -8,6 +8,7 @@ from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
 from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
 from pipesim.sweep import METRICS, sweep_axes, sweep_config
+from pipesim.sweep.imbalance import DRAW
 from pipesim.sweep.journal import journal_path
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ def sweep(arguments: Namespace) -> None:
     axes = sweep_axes(arguments.config, overrides)
     if arguments.x is not None and arguments.x not in axes:
         raise ValueError(f"--x {arguments.x!r} is no axis; the axes are: {', '.join(axes)}")
-    if arguments.heat and len(axes) != 2:
-        raise ValueError(f"--heat: needs two axes, not {len(axes)}: {', '.join(axes)}")
+    over = _plotted(axes)
+    if arguments.heat and (len(over) != 2 or arguments.x not in (None, *over)):
+        raise ValueError(f"--heat: needs two axes that vary, not {', '.join(over) or 'none'}")
     try:
         with ProgressBar("run") as progress:
             table = sweep_config(
@@ -56,8 +58,8 @@ def sweep(arguments: Namespace) -> None:
             file=sys.stderr,
         )
     if arguments.plot:
-        _plot(table[table.error.isna()], axes, arguments)
-    _print(table, axes, arguments)
+        _plot(table[table.error.isna()], over, arguments)
+    _print(table, list(axes), arguments)
 
 
 def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
@@ -75,20 +77,29 @@ def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None
         print(f"... {len(table):,} rows{way}")
 
 
+def _plotted(axes: dict[str, int]) -> list[str]:
+    """Return the axes that a picture is about: those with several values, but for draws."""
+    return [key for key, count in axes.items() if count > 1 and key != DRAW]
+
+
 def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
     """Plot a sweep along one axis; the others tell the curves apart, but for a zip.
 
-    Or, as a heat map, over two.
+    Or, as a heat map, over two. Of the draws of random stages the mean is shown.
     """
     from pipesim.plot import heat_map, lines, save
 
+    mode = table.attrs["mode"]
+    axes = axes or [key for key in table.attrs["axes"] if key != DRAW]
+    if DRAW in table:
+        table = table.groupby(axes, sort=False)[list(METRICS)].mean().reset_index()
     numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
     x = arguments.x or next(iter(numbers or axes))
     if arguments.heat:
         y = next(axis for axis in axes if axis != x)
         picture = heat_map(table, x=x, y=y, value=arguments.y)
     else:
-        by = [] if table.attrs["mode"] == "zip" else [axis for axis in axes if axis != x]
+        by = [] if mode == "zip" else [axis for axis in axes if axis != x]
         picture = lines(table, x=x, y=arguments.y, by=by)
     save(picture, arguments.plot)
     tell(arguments.plot)

@@ -39,7 +39,7 @@ def heat_map(table: "pd.DataFrame", x: str, y: str, value: str, ax: Axes | None 
     Raises
     ------
     ValueError
-        If the table lacks a column, or has several rows for a cell.
+        If the table lacks a column, has several rows for a cell, or no numbers to show.
 
     Examples
     --------
@@ -56,6 +56,8 @@ def heat_map(table: "pd.DataFrame", x: str, y: str, value: str, ax: Axes | None 
         raise ValueError(
             f"there are several rows for one pair of {x} and {y}: a heat map shows one a cell"
         )
+    if table[value].isna().all():
+        raise ValueError(f"there is nothing to show: the column {value} has no numbers")
     grid = table.pivot(index=y, columns=x, values=value)
     if not _are_numbers(table[x]):
         grid = grid[list(dict.fromkeys(table[x]))]  # texts in the table's order

@@ -105,16 +105,19 @@ def sweep_config(
     return table
 
 
-def sweep_axes(path: str | PathLike[str], overrides: dict[str, Any] | None = None) -> list[str]:
-    """Return the keys of the axes in a config's [sweep] section, without running anything.
+def sweep_axes(
+    path: str | PathLike[str], overrides: dict[str, Any] | None = None
+) -> dict[str, int]:
+    """Return how many values each axis of a config's [sweep] section has, without any run.
 
     Raises
     ------
     ConfigError
         If the section is missing or faulty.
     """
-    study, _ = read_study(path, overrides)
-    return list(study.keys)
+    study, points = read_study(path, overrides)
+    columns = zip(*points, strict=True)
+    return {key: len(set(map(repr, v))) for key, v in zip(study.keys, columns, strict=True)}
 
 
 def _table(study: Study, points: list[Point], rows: dict[int, Row]) -> "pd.DataFrame":
