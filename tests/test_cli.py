@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -327,12 +328,13 @@ def test_pictures_of_unequal_stages(capsys, tmp_path, sweep_config):
         for flags in (
             [],
             ["--heat"],
-            ["--heat", "--x", list(axes)[0]],
+            ["--heat", "--x", next(iter(axes))],
             ["--x", "run.microbatches"],
         ):
             figure.unlink(missing_ok=True)
             assert main([*arguments, *flags, "--set", f"sweep.axes={json.dumps(axes)}"]) == 0
             assert figure.stat().st_size > 1000
+            plt.close("all")
     many = {"imbalance": {"spread": 0.1, "draws": 201}}
     assert main(["sweep", str(sweep_config), "--set", f"sweep.axes={json.dumps(many)}"]) == 0
     assert "... 201 rows; --csv FILE has them all" in capsys.readouterr().out

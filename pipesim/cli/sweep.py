@@ -14,6 +14,7 @@ from pipesim.sweep.journal import journal_path
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_WIDE = 80  # characters of an error on the screen; the file has them all
 MOST_PRINTED = 200  # rows; a table of thousands is for a file
 
 
@@ -70,11 +71,15 @@ def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None
     columns = [*axes, *METRICS[:3], "closed_form_bubble_fraction"]
     if table.error.notna().any():
         columns.append("error")
-        table = table.assign(error=table.error.fillna("-"))
+        table = table.assign(error=table.error.fillna("-").map(_cut))
     print(table[columns].head(MOST_PRINTED).to_string(index=False))
     if len(table) > MOST_PRINTED:
         way = "" if arguments.csv else "; --csv FILE has them all"
         print(f"... {len(table):,} rows{way}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_WIDE else f"{text[: MOST_WIDE - 3]}..."
 
 
 def _plotted(axes: dict[str, int]) -> list[str]:
