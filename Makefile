@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENVIRONMENT := .venv/installed
 TEST_ENVIRONMENT := .venv/installed-test
 
-.PHONY: demo test test-torch lint bench figures clean
+.PHONY: demo test test-torch test-distributed lint bench figures clean
 
 demo: $(ENVIRONMENT)
 	@$(BIN)/python experiments/01_unequal_stages.py
@@ -15,6 +15,10 @@ test: lint
 # PyTorch's own schedules, op for op, in an environment of their own.
 test-torch: .venv-torch/installed
 	.venv-torch/bin/pytest tests/test_torch_schedules.py
+
+# The same sweep on local clusters of Dask and of Ray, in an environment of their own.
+test-distributed: .venv-distributed/installed
+	.venv-distributed/bin/python -m pytest -m distributed tests/test_sweep_backends.py
 
 lint: $(TEST_ENVIRONMENT)
 	$(BIN)/ruff check .
@@ -34,7 +38,7 @@ figures: $(ENVIRONMENT)
 	cp out/06_schedule_zoo.png docs/schedule_zoo.png
 
 clean:
-	rm -rf .venv .venv-torch out
+	rm -rf .venv .venv-torch .venv-distributed out
 
 # The marker files make both quick the second time.
 $(ENVIRONMENT): pyproject.toml
@@ -53,4 +57,10 @@ $(TEST_ENVIRONMENT): $(ENVIRONMENT)
 	.venv-torch/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	.venv-torch/bin/python -m pip install --quiet torch==2.13.0
 	.venv-torch/bin/python -m pip install --quiet --editable ".[torch]" --group test
+	@touch $@
+
+.venv-distributed/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-distributed
+	.venv-distributed/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-distributed/bin/python -m pip install --quiet --editable ".[dask,ray]" --group test
 	@touch $@

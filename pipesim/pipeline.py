@@ -343,6 +343,10 @@ def _placed(placement: str | Placement | None, stages: int, ranks: int | None) -
 
 
 def _links(placement: Placement, latency: Any, bandwidth: Any) -> dict[tuple[int, int], Link]:
+    if not any(isinstance(value, Mapping) or np.ndim(value) for value in (latency, bandwidth)):
+        # One link for all pairs, made and checked once.
+        same = Link(0.0 if latency is None else latency, bandwidth)
+        return {} if same == Link() else dict.fromkeys(_by_pair("", 0.0, placement), same)
     latencies = _by_pair("latency_ms", latency, placement)
     bandwidths = _by_pair("bandwidth_gb_s", bandwidth, placement)
     links = {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -284,9 +285,18 @@ def test_a_sweep_as_json(capsys, sweep_config):
         (["--set", "sweep.mode=zip"], "zip needs equal lengths"),
         (["--set", "sweep.mode=spiral"], "sweep.mode: 'spiral' is unknown"),
         (
-            ["--set", 'sweep.axes={"run.microbatches": [4, 0]}'],
-            "at run.microbatches = 0: run",
+            ["--set", 'sweep.axes={"run.microbatches": [0, 2.5]}'],
+            "at run.microbatches = 0: run.microbatches: 0 is not a whole number",
         ),
+        (["--set", "stages.backward_ms=x"], "stages.backward_ms: 'x' is not a number"),
+        (["--set", 'sweep.axes={"imbalance": {"spread": -1}}'], "is not {stage = 3, factor"),
+        (
+            ["--heat", "--set", 'sweep.axes={"title": ["a"]}'],
+            "--heat: needs two axes that vary, not none",
+        ),
+        (["--resume"], "--resume: needs --csv"),
+        (["--jobs", "0"], "jobs = 0 is neither a count nor -1"),
+        (["--cluster", "tcp://x:1"], "a cluster needs a backend that has one: dask or ray"),
         (["--set", 'sweep.axes={"run.colour": [1]}'], "run.colour: unknown key"),
         (["--set", 'sweep.axes={"stages.forward_ms[7]": [1]}'], "has 4 values, from 0 on"),
         (["--x", "run.colour"], "--x 'run.colour' is no axis; the axes are: run.schedule"),
@@ -309,6 +319,27 @@ def test_sweeps_over_texts_lists_and_titles(capsys, tmp_path, sweep_config):
         assert main([*arguments, *axes, "--x", axis, "--y", "bubble_fraction"]) == 0
 
 
+def test_pictures_of_unequal_stages(capsys, tmp_path, sweep_config):
+    figure = tmp_path / "s.png"
+    arguments = ["sweep", str(sweep_config), "--plot", str(figure), "--y", "inflation"]
+    one = {"run.microbatches": [2, 4], "imbalance": {"stage": 3, "factor": [1, 2]}}
+    drawn = {"run.microbatches": [2, 4], "imbalance": {"spread": [0, 0.3], "draws": 3}}
+    for axes in (one, drawn):
+        for flags in (
+            [],
+            ["--heat"],
+            ["--heat", "--x", next(iter(axes))],
+            ["--x", "run.microbatches"],
+        ):
+            figure.unlink(missing_ok=True)
+            assert main([*arguments, *flags, "--set", f"sweep.axes={json.dumps(axes)}"]) == 0
+            assert figure.stat().st_size > 1000
+            plt.close("all")
+    many = {"imbalance": {"spread": 0.1, "draws": 201}}
+    assert main(["sweep", str(sweep_config), "--set", f"sweep.axes={json.dumps(many)}"]) == 0
+    assert "... 201 rows; --csv FILE has them all" in capsys.readouterr().out
+
+
 def test_a_sweep_as_json_has_full_precision_and_no_nan(capsys, sweep_config):
     arguments = ["sweep", str(sweep_config), "--json", "--set", "stages.forward_ms[3]=1.7"]
     assert main(arguments) == 0
@@ -317,7 +348,9 @@ def test_a_sweep_as_json_has_full_precision_and_no_nan(capsys, sweep_config):
 
     pipe = ps.Pipeline.from_costs([1, 1, 1, 1.7], [2, 2, 2, 2])
     run = ps.simulate(pipe, "gpipe", 2)
-    assert rows[0]["bubble_fraction"] == run.bubble_fraction
+    assert rows[0]["makespan_ms"] == run.makespan
+    # Many runs at once add up in another order.
+    assert rows[0]["bubble_fraction"] == pytest.approx(run.bubble_fraction, rel=1e-12)
     zeros = ["--set", "stages.forward_ms=[0, 0]", "--set", "stages.backward_ms=0"]
     assert main([*arguments[:3], *zeros]) == 0
     assert json.loads(capsys.readouterr().out)[0]["inflation"] is None

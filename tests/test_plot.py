@@ -266,3 +266,44 @@ def test_chunks_and_directions_are_told_apart():
     count, words = shades("chimera", stages=4)
     assert count == 4
     assert "other direction: darker" in words
+
+
+def heat_table(xs, ys, fail=None):
+    rows = [(x, y, 1 + 0.1 * i + 0.2 * j) for i, x in enumerate(xs) for j, y in enumerate(ys)]
+    table = pd.DataFrame(rows, columns=["m", "factor", "inflation"])
+    if fail is not None:
+        table.loc[fail, "inflation"] = float("nan")
+    return table
+
+
+def test_a_heat_map_has_a_cell_a_row():
+    ax = ps.plot.heat_map(heat_table([4, 8, 16], [1.0, 1.5], fail=1), "m", "factor", "inflation")
+    (mesh,) = [c for c in ax.collections if hasattr(c, "get_coordinates")]
+    assert mesh.get_array().shape == (2, 3)
+    assert mesh.get_array().mask.sum() == 1
+    assert [text.get_text() for text in ax.texts] == ["1", "1.1", "1.2", "1.3", "1.4"]
+    assert len(ax.lines) == 1  # the cell without a number is crossed out
+    assert ax.get_xscale() == "log"
+    assert ax.get_yscale() == "linear"
+    assert mesh.colorbar.ax.get_ylabel().startswith("inflation: makespan")
+    plt.close("all")
+
+
+def test_a_heat_map_of_many_cells_and_of_texts():
+    ax = ps.plot.heat_map(heat_table(range(1, 31), range(30)), "m", "factor", "inflation")
+    assert not ax.texts
+    assert ax.get_xscale() == "linear"
+    ax = ps.plot.heat_map(heat_table(["z", "a"], [1, 2, 10]), "m", "factor", "inflation")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["z", "a"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2", "10"]
+    plt.close("all")
+
+
+def test_what_is_no_heat_map():
+    table = heat_table([4, 8], [1, 2])
+    with pytest.raises(ValueError, match="has no column 'x'"):
+        ps.plot.heat_map(table, "x", "factor", "inflation")
+    with pytest.raises(ValueError, match="several rows for one pair"):
+        ps.plot.heat_map(pd.concat([table, table]), "m", "factor", "inflation")
+    with pytest.raises(ValueError, match="nothing to show"):
+        ps.plot.heat_map(table.iloc[:0], "m", "factor", "inflation")

@@ -41,10 +41,35 @@ def test_a_spaced_axis_serves_as_a_count(config):
     assert table.microbatches.tolist() == [1, 4, 16, 64]
 
 
-def test_every_point_is_checked_before_the_first_is_run(config):
-    axes = {"run.microbatches": [4, 2.5]}
-    with pytest.raises(ps.ConfigError, match=r"at run\.microbatches = 2\.5: run\.microbatches: 2"):
-        ps.sweep_config(config, {"sweep.axes": axes}, progress=pytest.fail)
+def test_a_point_that_fails_is_a_row_with_its_error(config):
+    axes = {"run.microbatches": [4, 2.5, 8]}
+    table = ps.sweep_config(config, {"sweep.axes": axes})
+    assert table.makespan_ms.tolist() == pytest.approx([21, float("nan"), 33], nan_ok=True)
+    assert table.error.tolist() == [
+        None,
+        "run.microbatches: 2.5 is not a whole number from 1 to 10^6",
+        None,
+    ]
+    assert table.ranks.tolist()[::2] == [4, 4]
+    deadlock = {
+        "run.protocol": ["eager", "rendezvous"],
+        "run.schedule": ["1f1b", "gpipe"],
+        "links.latency_ms": [0.5],
+    }
+    table = ps.sweep_config(config, {"sweep.axes": deadlock, "sweep.mode": "product"})
+    assert [error is None for error in table.error] == [True, True, False, True]
+    assert table.error[2].startswith("1f1b under rendezvous cannot go on: ranks 2, 3 wait")
+
+
+def test_faults_of_all_points_are_told_at_once(config):
+    for overrides, message in (
+        ({"sweep.axes": {"run.microbatches": [0, 2.5]}}, r"at run\.microbatches = 0: run\.micro"),
+        ({"stages.backward_ms": "x"}, r"s\.toml: stages\.backward_ms"),
+        ({"sweep.axes": {"run.colour": [1, 2]}}, r"run\.colour: unknown key"),
+        ({"sweep.axes": {"stages.forward_ms[7]": [1]}}, "has 4 values, from 0 on"),
+    ):
+        with pytest.raises(ps.ConfigError, match=message):
+            ps.sweep_config(config, overrides)
 
 
 def test_a_key_that_the_config_leaves_out_can_be_an_axis(config):

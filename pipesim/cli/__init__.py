@@ -22,12 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         from pipesim.cli.check import check
         from pipesim.cli.compare import compare
         from pipesim.cli.lower import lower
+        from pipesim.cli.sweep import sweep
 
         command = {
             "run": commands.run,
             "compare": compare,
             "lower": lower,
-            "sweep": commands.sweep,
+            "sweep": sweep,
             "schedules": commands.schedules,
             "check": check,
         }[arguments.command]

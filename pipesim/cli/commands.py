@@ -3,7 +3,6 @@
 import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json, write_gantt
@@ -21,9 +20,6 @@ from pipesim.report import headline, run_report, sensitivity_text
 from pipesim.schedules import FAMILIES
 from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def run(arguments: Namespace) -> None:
@@ -77,31 +73,6 @@ def run(arguments: Namespace) -> None:
         print(text_gantt(result))
 
 
-def sweep(arguments: Namespace) -> None:
-    """Run a config for every combination of its axes, print the table, write it and plot it."""
-    from pipesim.sweep import METRICS, sweep_axes, sweep_config
-
-    check_output("--csv", arguments.csv, TABLE_ENDINGS)
-    check_output("--plot", arguments.plot, FIGURE_ENDINGS)
-    if arguments.y not in METRICS:
-        raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
-    overrides = dict(map(assignment, arguments.set))
-    axes = sweep_axes(arguments.config, overrides)
-    if arguments.x is not None and arguments.x not in axes:
-        raise ValueError(f"--x {arguments.x!r} is no axis; the axes are: {', '.join(axes)}")
-    with ProgressBar("run") as progress:
-        table = sweep_config(arguments.config, overrides, progress)
-    if arguments.csv:
-        write_table(table, arguments.csv)
-        tell(arguments.csv)
-    if arguments.plot:
-        _write_curves(table, axes, arguments)
-    if arguments.json:
-        print(to_json(table.replace({float("nan"): None}).to_dict(orient="records")))
-    else:
-        print(table[[*axes, *METRICS[:3], "closed_form_bubble_fraction"]].to_string(index=False))
-
-
 def schedules(arguments: Namespace) -> None:
     """Print every schedule, and what is known of it."""
     rows = [
@@ -128,14 +99,3 @@ def schedules(arguments: Namespace) -> None:
         "on rank r of p, with m micro-batches, v chunks a rank, k slices; "
         "bubble: of equal stages without transfers"
     )
-
-
-def _write_curves(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
-    """Plot a sweep along one axis; the others tell the curves apart, but for a zip."""
-    from pipesim.plot import lines, save
-
-    numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
-    x = arguments.x or next(iter(numbers or axes))
-    by = [] if table.attrs["mode"] == "zip" else [axis for axis in axes if axis != x]
-    save(lines(table, x=x, y=arguments.y, by=by), arguments.plot)
-    tell(arguments.plot)

@@ -149,13 +149,40 @@ def _add_sweep(commands: Commands) -> None:
         "sweep",
         help="run a config for every combination of its [sweep] axes",
         description="Run a config for every combination of the axes in its section [sweep].",
+        epilog="A point that fails is a row with its error. Exit status 2 if all do, 130 if "
+        "interrupted.",
     )
     sweep.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
     _set_flag(sweep)
-    sweep.add_argument("--csv", metavar="FILE", help="write the table, one row a run")
+    sweep.add_argument(
+        "--csv", metavar="FILE", help="write the table, one row a point: .csv or .parquet"
+    )
+    sweep.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with an interrupted sweep to the same file",
+    )
     sweep.add_argument("--plot", metavar="FILE", help="write a line plot: .png, .svg or .pdf")
+    sweep.add_argument(
+        "--heat",
+        action="store_true",
+        help="plot a heat map over two axes instead: --x along and the other up",
+    )
     sweep.add_argument("--x", metavar="KEY", help="axis along the plot; default: the first number")
     sweep.add_argument("--y", metavar="COLUMN", default="makespan_ms", help="default: makespan_ms")
+    sweep.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="workers; -1: one a core; default: this process, or all that the cluster has",
+    )
+    sweep.add_argument(
+        "--backend",
+        choices=("loky", "dask", "ray"),
+        default="loky",
+        help="where the workers are: on this machine, or on a cluster; default: loky",
+    )
+    sweep.add_argument("--cluster", metavar="ADDRESS", help="of the cluster; default: a local one")
     _json_flag(sweep)
 
 

@@ -106,15 +106,27 @@ def parse_config(document: Document, name: str, directory: Path = Path()) -> Con
         With every fault, each with the path of its key.
     """
     sections, pipeline = parse_pipeline(document, name, directory)
+    return Config(name, sections, pipeline, parse_schedule(sections, pipeline, name, directory))
+
+
+def parse_schedule(
+    sections: Sections, pipeline: Pipeline, name: str, directory: Path = Path()
+) -> Schedule:
+    """Return the schedule that a config names, on its pipeline.
+
+    Raises
+    ------
+    ConfigError
+        If the schedule does not go on the pipeline, or its file or options are faulty.
+    """
     run = sections.run
     wanted = directory / run.schedule if is_schedule_file(run.schedule) else run.schedule
     try:
-        schedule = resolve_schedule(pipeline, wanted, run.microbatches, run.options)
+        return resolve_schedule(pipeline, wanted, run.microbatches, run.options)
     except (PipesimError, TypeError, ValueError) as error:
         key = "run.options" if run.options else "run.schedule"  # the names are known
         # A schedule file tells one fault a line.
         raise ConfigError(name, [f"{key}: {line}" for line in str(error).splitlines()]) from None
-    return Config(name, sections, pipeline, schedule)
 
 
 def parse_pipeline(

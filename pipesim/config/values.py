@@ -4,13 +4,13 @@ A number as text, 4.7 for a count, a NaN: each is a fault and never converted. A
 faults is replaced by Bad, so that all faults of a config are found before any is told.
 """
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NewType
 
 from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, is_number, shown
+from pipesim.config.axes import read_axis
 
 Count = NewType("Count", int)  # a whole number of at least 1
 Counts = NewType("Counts", object)  # a split: whole numbers of at least 0, or a method's name
@@ -24,7 +24,7 @@ SignedSizes = NewType("SignedSizes", object)  # whole numbers that may be negati
 Latencies = NewType("Latencies", object)  # amounts, or a table by rank pair
 Bandwidths = NewType("Bandwidths", object)  # numbers above 0 or none, or a table by rank pair
 Text = NewType("Text", str)
-Axes = NewType("Axes", object)  # key -> list, or {linspace = [a, b, n]}, or {geomspace = ...}
+Axes = NewType("Axes", object)  # a table, key -> values; read as a list of axes
 
 _PAIR = re.compile(r"\s*(\d+)\s*->\s*(\d+)\s*")
 
@@ -158,43 +158,11 @@ def _axes(value: Any, faults: Faults) -> Any:
     if not isinstance(value, dict) or not value:
         faults.append(("", 'is no table of axes; write {"run.microbatches" = [4, 8]}'))
         return value
-    return {key: _axis(axis, f'."{key}"', faults) for key, axis in value.items()}
-
-
-def _axis(axis: Any, place: str, faults: Faults) -> list[Any]:
-    if isinstance(axis, list) and axis:
-        return axis
-    if isinstance(axis, dict) and len(axis) == 1:
-        ((name, ends),) = axis.items()
-        if name in ("linspace", "geomspace") and isinstance(ends, list) and len(ends) == 3:
-            first, last, count = ends
-            if is_number(first) and is_number(last) and COUNT[0](count):
-                return _points(name, first, last, count, place, faults)
-    wanted = "a list of values, {linspace = [from, to, number]} or {geomspace = [...]}"
-    faults.append((place, f"{shown(axis)} is not {wanted}"))
-    return []
-
-
-def _points(
-    name: str, first: float, last: float, count: int, place: str, faults: Faults
-) -> list[Any]:
-    import numpy as np
-
-    space: Callable[..., Any] = getattr(np, name)
-    try:
-        return _tidy(space(first, last, count), _is_whole(first + last))
-    except ValueError as error:
-        faults.append((place, f"{name} from {first!r} to {last!r}: {error}"))
-        return []
-
-
-def _tidy(points: Any, whole: bool) -> list[float]:
-    """Return points as numbers; between whole ends those that are whole serve as counts too."""
-    rounded = [round(float(point)) for point in points]
-    return [
-        near if whole and math.isclose(point, near, rel_tol=1e-12) else float(point)
-        for point, near in zip(points, rounded, strict=True)
-    ]
+    axes = [read_axis(str(key), written, faults) for key, written in value.items()]
+    keys = [key for axis in axes for key in axis.keys]
+    for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
+        faults.append((f'."{key}"', "is an axis twice"))
+    return axes
 
 
 HOOKS: dict[Any, Hook] = {

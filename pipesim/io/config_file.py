@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Hashable
-from copy import deepcopy
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ def read_document(path: str | PathLike[str]) -> Document:
 def set_key(document: Document, key: str, value: Any) -> Document:
     """Return the table with one key set: `stages.forward_ms[3]`, `links.latency_ms."0->1"`.
 
+    The table given stays as it is.
+
     Tables on the way are made where they are missing; lists are not.
 
     Raises
@@ -63,8 +65,8 @@ def set_key(document: Document, key: str, value: Any) -> Document:
     >>> set_key({"stages": {"forward_ms": [1, 1]}}, "stages.forward_ms[1]", 2)
     {'stages': {'forward_ms': [1, 2]}}
     """
-    changed = deepcopy(document)
     steps = _steps(key)
+    changed = dict(document)
     place: Any = changed
     walked = ""
     for step, following in zip(steps, [*steps[1:], None], strict=True):
@@ -72,16 +74,20 @@ def set_key(document: Document, key: str, value: Any) -> Document:
         walked = f"{walked}[{step}]" if isinstance(step, int) else f"{walked}.{step}".lstrip(".")
         if following is None:
             place[step] = value
-        elif isinstance(place, dict) and isinstance(following, str):
-            place = place.setdefault(step, {})
-        elif isinstance(place, dict) and step not in place:
-            raise ValueError(f"{key}: there is no {walked}")
-        else:
-            place = place[step]
+            break
+        if isinstance(place, dict) and step not in place:
+            if isinstance(following, int):
+                raise ValueError(f"{key}: there is no {walked}")
+            place[step] = {}
+        # Only what lies on the way is copied; the rest is shared with the table given.
+        if isinstance(place[step], dict | list):
+            place[step] = place[step].copy()
+        place = place[step]
     return changed
 
 
-def _steps(key: str) -> list[str | int]:
+@cache
+def _steps(key: str) -> tuple[str | int, ...]:
     steps: list[str | int] = []
     position = 0
     while position < len(key):
@@ -93,7 +99,7 @@ def _steps(key: str) -> list[str | int]:
         position = match.end()
     if position < len(key) or not steps or isinstance(steps[0], int):
         raise ValueError(f"{key!r} is no key; write for example stages.forward_ms[3]")
-    return steps
+    return tuple(steps)
 
 
 def _check_step(place: Any, step: str | int, walked: str) -> None:

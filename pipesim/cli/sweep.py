@@ -1,0 +1,110 @@
+"""The command `pipesim sweep`: a config for every combination of its axes."""
+
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from pipesim.cli.assignments import assignment
+from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
+from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
+from pipesim.sweep import METRICS, sweep_axes, sweep_config
+from pipesim.sweep.imbalance import DRAW
+from pipesim.sweep.journal import journal_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_WIDE = 80  # characters of an error on the screen; the file has them all
+MOST_PRINTED = 200  # rows; a table of thousands is for a file
+
+
+def sweep(arguments: Namespace) -> None:
+    """Run a config for every combination of its axes, print the table, write it and plot it."""
+    check_output("--csv", arguments.csv, TABLE_ENDINGS)
+    check_output("--plot", arguments.plot, FIGURE_ENDINGS)
+    if arguments.y not in METRICS:
+        raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
+    if arguments.resume and not arguments.csv:
+        raise ValueError("--resume: needs --csv, the file that the sweep was to write")
+    overrides = dict(map(assignment, arguments.set))
+    axes = sweep_axes(arguments.config, overrides)
+    if arguments.x is not None and arguments.x not in axes:
+        raise ValueError(f"--x {arguments.x!r} is no axis; the axes are: {', '.join(axes)}")
+    over = _plotted(axes)
+    if arguments.heat and (len(over) != 2 or arguments.x not in (None, *over)):
+        raise ValueError(f"--heat: needs two axes that vary, not {', '.join(over) or 'none'}")
+    try:
+        with ProgressBar("run") as progress:
+            table = sweep_config(
+                arguments.config,
+                overrides,
+                progress,
+                jobs=arguments.jobs,
+                backend=arguments.backend,
+                cluster=arguments.cluster,
+                file=arguments.csv,
+                resume=arguments.resume,
+            )
+    except KeyboardInterrupt:
+        if arguments.csv and journal_path(arguments.csv).exists():
+            kept = journal_path(arguments.csv)
+            print(f"pipesim: what is done is in {kept}; go on with --resume", file=sys.stderr)
+        raise
+    if arguments.csv:
+        tell(arguments.csv)
+    failed = int(table.error.notna().sum())
+    if failed:
+        print(
+            f"pipesim: {failed} of {len(table)} points failed; see the column error",
+            file=sys.stderr,
+        )
+    if arguments.plot:
+        _plot(table[table.error.isna()], over, arguments)
+    _print(table, list(axes), arguments)
+
+
+def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
+    if arguments.json:
+        plain = table.astype(object).where(table.notna(), None)
+        print(to_json(plain.to_dict(orient="records")))
+        return
+    columns = [*axes, *METRICS[:3], "closed_form_bubble_fraction"]
+    if table.error.notna().any():
+        columns.append("error")
+        table = table.assign(error=table.error.fillna("-").map(_cut))
+    print(table[columns].head(MOST_PRINTED).to_string(index=False))
+    if len(table) > MOST_PRINTED:
+        way = "" if arguments.csv else "; --csv FILE has them all"
+        print(f"... {len(table):,} rows{way}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_WIDE else f"{text[: MOST_WIDE - 3]}..."
+
+
+def _plotted(axes: dict[str, int]) -> list[str]:
+    """Return the axes that a picture is about: those with several values, but for draws."""
+    return [key for key, count in axes.items() if count > 1 and key != DRAW]
+
+
+def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
+    """Plot a sweep along one axis; the others tell the curves apart, but for a zip.
+
+    Or, as a heat map, over two. Of the draws of random stages the mean is shown.
+    """
+    from pipesim.plot import heat_map, lines, save
+
+    mode = table.attrs["mode"]
+    axes = axes or [key for key in table.attrs["axes"] if key != DRAW]
+    if DRAW in table:
+        table = table.groupby(axes, sort=False)[list(METRICS)].mean().reset_index()
+    numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
+    x = arguments.x or next(iter(numbers or axes))
+    if arguments.heat:
+        y = next(axis for axis in axes if axis != x)
+        picture = heat_map(table, x=x, y=y, value=arguments.y)
+    else:
+        by = [] if mode == "zip" else [axis for axis in axes if axis != x]
+        picture = lines(table, x=x, y=arguments.y, by=by)
+    save(picture, arguments.plot)
+    tell(arguments.plot)

@@ -1,0 +1,208 @@
+"""Points of a study -> pipelines to run, thousands at once where only costs vary.
+
+Reading a config takes a millisecond or two. Where points differ in nothing but costs of stages,
+one of them is read, and the costs of the others are put into arrays beside it. They are checked
+as strictly: a value that is not plainly good sends its point through the reading of configs,
+which says what is wrong.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pipesim.arrays import FloatArray
+from pipesim.batch import CostVariants, cost_fields
+from pipesim.checks import MOST_MS
+from pipesim.config import Config, parse_pipeline, parse_schedule
+from pipesim.config.axes import IMBALANCE
+from pipesim.config.sections import Sections
+from pipesim.errors import PipesimError
+from pipesim.pipeline import Pipeline
+from pipesim.schedule import Schedule
+from pipesim.sweep.imbalance import scaled, stage_factors, stage_work
+from pipesim.sweep.study import Point, Study
+
+# What a faulty point raises; anything else is a fault of the program.
+FAULTS = (PipesimError, ValueError, ArithmeticError, MemoryError)
+
+_COST = re.compile(r"stages\.((?:forward|backward|input_grad|weight_grad)_ms)(?:\[(\d+)\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Points that run one schedule in one way: their numbers, and a pipeline for each."""
+
+    numbers: list[int]
+    config: Config
+    pipelines: Sequence[Pipeline]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the points of a study; keeps what they share."""
+
+    study: Study
+    schedules: dict[Any, Schedule] = field(default_factory=dict)
+
+    def batches(self, points: Sequence[Point]) -> Iterator[Batch | tuple[int, Exception]]:
+        """Yield the points in batches, and those that are faulty with what they raise.
+
+        Which batch a point gets into does not change its numbers.
+        """
+        alone: dict[Any, Batch] = {}
+        for numbers in self._alike(points):
+            variants = self._variants([points[number] for number in numbers])
+            if variants is not None:
+                config, good, pipelines = variants
+                chosen = [n for n, ok in zip(numbers, good, strict=True) if ok]
+                yield Batch(chosen, config, pipelines)
+                numbers = [n for n, ok in zip(numbers, good, strict=True) if not ok]
+            for number in numbers:
+                try:
+                    config = self.read(points[number])
+                except FAULTS as error:
+                    yield number, error
+                    continue
+                batch = alone.setdefault(_way(config), Batch([], config, []))
+                batch.numbers.append(number)
+                batch.pipelines.append(config.pipeline)  # type: ignore[attr-defined]  # a list
+        yield from alone.values()
+
+    def read(self, point: Point) -> Config:
+        """Return the config at a point.
+
+        Raises
+        ------
+        ConfigError, ScheduleError, ValueError
+            If it is faulty.
+        """
+        study = self.study
+        document = study.filled(point)
+        sections, pipeline = parse_pipeline(document, study.name, study.directory)
+        if study.imbalance is not None:
+            pipeline = scaled(pipeline, self._factors(point, stage_work(pipeline)))
+        return Config(study.name, sections, pipeline, self._schedule(sections, pipeline))
+
+    def _schedule(self, sections: Sections, pipeline: Pipeline) -> Schedule:
+        run, placed = sections.run, pipeline.placement
+        key = (run.schedule, run.microbatches, json.dumps(run.options, default=str), placed.name)
+        known = self.schedules.get((key, placed))
+        if known is None:
+            study = self.study
+            known = parse_schedule(sections, pipeline, study.name, study.directory)
+            # One that goes by the costs is another for each pipeline.
+            if known.remake is None:
+                self.schedules[key, placed] = known
+        return known
+
+    def _factors(self, point: Point, work: Sequence[float]) -> FloatArray:
+        assert self.study.imbalance is not None
+        named = dict(zip(self.study.keys, point, strict=True))
+        return stage_factors(self.study.imbalance, named, work)
+
+    def _alike(self, points: Sequence[Point]) -> Iterator[list[int]]:
+        """Yield the numbers of points that differ at most in costs, lists of the same length."""
+        keys = self.study.keys
+        costs = [place for place, key in enumerate(keys) if _COST.fullmatch(key)]
+        others = [
+            place
+            for place, key in enumerate(keys)
+            if place not in costs and not key.startswith(f"{IMBALANCE}.")
+        ]
+        groups: dict[Any, list[int]] = {}
+        for number, point in enumerate(points):
+            other = json.dumps([point[place] for place in others], default=str) if others else ""
+            shape = tuple(_shape(point[place]) for place in costs)
+            groups.setdefault((other, shape), []).append(number)
+        yield from groups.values()
+
+    def _variants(self, points: Sequence[Point]) -> tuple[Config, list[bool], CostVariants] | None:
+        """Return points that are alike as a config and what varies, and which of them are good.
+
+        None where they have to be read one by one.
+        """
+        keys = self.study.keys
+        varied = [(place, _COST.fullmatch(key)) for place, key in enumerate(keys)]
+        if not any(match for _, match in varied) and self.study.imbalance is None:
+            return None
+        bare = replace(self.study, imbalance=None)
+        try:
+            config = Reader(bare, self.schedules).read(points[0])
+        except FAULTS:
+            return None
+        pipe = config.pipeline
+        overlap = any(stage.overlap_ms is not None for stage in pipe.stages)
+        if pipe.microbatches is not None or config.schedule.remake is not None or overlap:
+            return None
+        shape = (len(points), len(pipe.stages))
+        costs = {
+            name: np.tile([float(getattr(stage, name)) for stage in pipe.stages], (shape[0], 1))
+            for name in cost_fields(pipe)
+        }
+        for place, match in varied:
+            if match is None:
+                continue
+            column = np.array([point[place] for point in points], dtype=np.float64)
+            table = costs.get(match[1])
+            if table is None:
+                return None
+            if match[2] is not None:
+                table[:, int(match[2])] = column
+            else:
+                table[:] = column if column.ndim == 2 else column[:, np.newaxis]
+        good = np.ones(shape[0], dtype=bool)
+        if self.study.imbalance is not None:
+            work = sum(costs.values(), start=np.zeros(shape))
+            for number, point in enumerate(points):
+                try:
+                    factors = self._factors(point, work[number])
+                except ValueError:  # there is no such stage
+                    good[number] = False
+                    continue
+                for table in costs.values():
+                    table[number] *= factors
+            good &= np.all([(table <= MOST_MS).all(axis=1) for table in costs.values()], axis=0)
+        variants = CostVariants(pipe, {name: table[good] for name, table in costs.items()})
+        return config, good.tolist(), variants
+
+
+def _shape(value: Any) -> int | str | None:
+    """Return the length of a list of amounts, 0 for one amount, and what else it is as text."""
+    if _is_amount(value):
+        return 0
+    if isinstance(value, list) and value and all(map(_is_amount, value)):
+        return len(value)
+    return repr(value)
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MOST_MS
+
+
+def _way(config: Config) -> Any:
+    """Return what has to be equal for configs to be run together."""
+    run = config.sections.run
+    return (
+        id(config.schedule),
+        config.pipeline.microbatches is None,
+        run.engine,
+        run.protocol,
+        run.queue_capacity,
+        run.eager_limit_bytes,
+    )
+
+
+def structural(key: str) -> bool:
+    """Say whether a key may change which ops there are, and in which order.
+
+    Examples
+    --------
+    >>> structural("run.microbatches"), structural("stages.forward_ms[3]")
+    (True, False)
+    """
+    free = ("stages.", "links.", "devices.speed", "devices.overhead_ms", "title", "source")
+    return not key.startswith((*free, f"{IMBALANCE}.")) or key == "stages.count"

@@ -1,0 +1,131 @@
+"""Points -> rows of numbers, and rows -> the table."""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pipesim.batch import METRICS, simulate_many
+from pipesim.errors import ConfigError
+from pipesim.sweep.points import FAULTS, Batch, Reader, structural
+from pipesim.sweep.study import Point, Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What a run gives, in the order of `RESULTS`: texts and numbers as JSON has them.
+Row: TypeAlias = list[Any]
+
+HEAD = ("schedule", "ranks", "microbatches")
+ERROR = "error"
+RESULTS = (*HEAD, *METRICS, ERROR)
+BLOCK = 16  # points that are run together at most: what is lost when a sweep is interrupted
+
+
+def blocks(study: Study, points: Sequence[Point], missing: Sequence[int]) -> list[list[int]]:
+    """Return the numbers of points in blocks that may share a schedule.
+
+    Parameters
+    ----------
+    study, points
+        The sweep.
+    missing
+        The numbers of the points to be run, in order.
+    """
+    places = [place for place, key in enumerate(study.keys) if structural(key)]
+    groups: dict[str, list[int]] = {}
+    for number in missing:
+        key = json.dumps([points[number][place] for place in places], default=str)
+        groups.setdefault(key, []).append(number)
+    return [
+        group[first : first + BLOCK]
+        for group in groups.values()
+        for first in range(0, len(group), BLOCK)
+    ]
+
+
+def block_rows(study: Study, points: Sequence[Point]) -> list[Row]:
+    """Return a row for each of some points of a study."""
+    rows: dict[int, Row] = {}
+    for batch in _reader(study).batches(points):
+        if isinstance(batch, Batch):
+            rows |= _batch_rows(batch)
+        else:
+            number, error = batch
+            rows[number] = _faulty(error)
+    return [rows[number] for number in range(len(points))]
+
+
+# Of the study that this process works on, by its digest.
+_readers: dict[str, Reader] = {}
+
+
+def _reader(study: Study) -> Reader:
+    """Return the reader of a study, the same for all its blocks in this process."""
+    if study.digest not in _readers:
+        _readers.clear()
+        _readers[study.digest] = Reader(study)
+    return _readers[study.digest]
+
+
+def _batch_rows(batch: Batch) -> dict[int, Row]:
+    """Return the rows of a batch by number; each by itself, if together they fail."""
+    if not batch.numbers:
+        return {}
+    section, schedule = batch.config.sections.run, batch.config.schedule
+    try:
+        columns = simulate_many(
+            schedule,
+            batch.pipelines,
+            engine=section.engine,
+            protocol=section.protocol,
+            queue_capacity=section.queue_capacity,
+            eager_limit_bytes=section.eager_limit_bytes,
+        )
+    except FAULTS as error:
+        if len(batch.numbers) == 1:
+            return {batch.numbers[0]: _faulty(error)}
+        rows: dict[int, Row] = {}
+        for place, number in enumerate(batch.numbers):
+            pipelines = batch.pipelines[place : place + 1]
+            rows |= _batch_rows(Batch([number], batch.config, pipelines))
+        return rows
+    head = [schedule.name, schedule.ranks, schedule.microbatches]
+    numbers = zip(*(columns[name].tolist() for name in METRICS), strict=True)
+    return {
+        number: [*head, *(None if isnan(x) else x for x in row), None]
+        for number, row in zip(batch.numbers, numbers, strict=True)
+    }
+
+
+def _faulty(error: Exception) -> Row:
+    # A ConfigError names the file in every line, which is the same for all rows.
+    text = error.faults[0] if isinstance(error, ConfigError) else str(error)
+    first = (text.splitlines() or [type(error).__name__])[0]
+    return [None] * (len(RESULTS) - 1) + [first]
+
+
+def make_table(study: Study, points: Sequence[Point], rows: Mapping[int, Row]) -> "pd.DataFrame":
+    """Return the table of a sweep: one row a point, in the order of the points."""
+    import pandas as pd
+
+    results = zip(*(rows[number] for number in range(len(points))), strict=True)
+    columns: dict[str, Any] = dict(zip(RESULTS, results, strict=True))
+    axes = zip(*points, strict=True)
+    varied = {key: list(map(_cell, values)) for key, values in zip(study.keys, axes, strict=True)}
+    for name in HEAD[1:]:
+        some_missing = None in columns[name]
+        columns[name] = pd.array(columns[name], dtype="Int64" if some_missing else "int64")
+    for name in METRICS:
+        columns[name] = pd.array(columns[name], dtype="float64")
+    for name in (HEAD[0], ERROR):
+        columns[name] = pd.Series(columns[name], dtype=object)
+    first = {name: columns[name] for name in HEAD}
+    table = pd.DataFrame(first | varied | {name: columns[name] for name in (*METRICS, ERROR)})
+    table.attrs["axes"] = list(study.keys)
+    table.attrs["mode"] = study.mode
+    return table
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value

@@ -1,0 +1,148 @@
+"""A study: a config and the axes to vary it along, as points in a fixed order."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import product
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pipesim
+from pipesim.config import override, parse_sweep
+from pipesim.config.axes import IMBALANCE, Axis, Imbalance
+from pipesim.config.sections import Sections, structure
+from pipesim.errors import ConfigError
+from pipesim.io.config_file import Document, read_document
+from pipesim.io.files import is_schedule_file
+
+Point: TypeAlias = tuple[Any, ...]  # one value for each of a study's keys
+
+FILE_KEYS = ("run.schedule", "layers.file")
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What all points of a sweep have in common; small, so that it goes to every worker.
+
+    Parameters
+    ----------
+    document
+        The config without its section [sweep].
+    name, directory
+        Of the config file.
+    keys
+        What varies: the columns of the axes.
+    mode
+        "product" or "zip".
+    imbalance
+        The built-in axis, for its law and its seed.
+    digest
+        Tells this study, with the files that it reads, from any other.
+    """
+
+    document: Document
+    name: str
+    directory: Path
+    keys: tuple[str, ...]
+    mode: str
+    imbalance: Imbalance | None
+    digest: str
+
+    def where(self, point: Point) -> str:
+        """Return a point as text."""
+        return ", ".join(f"{k} = {v!r}" for k, v in zip(self.keys, point, strict=True))
+
+    def filled(self, point: Point) -> Document:
+        """Return the config at a point, but for the imbalance, which is no key.
+
+        Raises
+        ------
+        ConfigError
+            If a key does not fit the config.
+        """
+        return override(self.document, self.name, config_keys(self.keys, point))
+
+
+def config_keys(keys: Iterable[str], point: Point) -> dict[str, Any]:
+    """Return the values of a point that are those of a config's keys."""
+    values = zip(keys, point, strict=True)
+    return {key: value for key, value in values if not key.startswith(f"{IMBALANCE}.")}
+
+
+def read_study(
+    path: str | PathLike[str], overrides: Mapping[str, Any] | None = None
+) -> tuple[Study, list[Point]]:
+    """Return the study in a config file, and its points.
+
+    Raises
+    ------
+    ConfigError
+        If the file or its section [sweep] is faulty, an axis is no key of a config, or the
+        config has faults that no axis mends.
+    """
+    name, directory = str(path), Path(path).parent
+    document = override(read_document(path), name, overrides or {})
+    section = parse_sweep(document, name)
+    axes: list[Axis] = section.axes  # type: ignore[assignment]  # checked by its hook
+    study = Study(
+        document={key: value for key, value in document.items() if key != "sweep"},
+        name=name,
+        directory=directory,
+        keys=tuple(key for axis in axes for key in axis.keys),
+        mode=section.mode,
+        imbalance=next((axis for axis in axes if isinstance(axis, Imbalance)), None),
+        digest=_digest(document, directory, axes),
+    )
+    points = _points(axes, section.mode, name)
+    _check(study, points[0])
+    return study, points
+
+
+def _points(axes: list[Axis], mode: str, name: str) -> list[Point]:
+    rows = [axis.rows for axis in axes]
+    if mode == "product":
+        return [tuple(v for row in rows for v in row) for rows in product(*rows)]
+    lengths = {", ".join(axis.keys): len(row) for axis, row in zip(axes, rows, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise ConfigError(name, [f"sweep.axes: zip needs equal lengths, not {lengths}"])
+    return [tuple(v for row in rows for v in row) for rows in zip(*rows, strict=True)]
+
+
+def _check(study: Study, first: Point) -> None:
+    """Check what is the same at every point: that there are such keys, and all other values."""
+    varied = tuple(key.partition("[")[0] for key in study.keys)
+    _, faults = structure(study.filled(first), Sections)
+    lasting = [
+        fault for fault in faults if ": unknown key" in fault or not fault.startswith(varied)
+    ]
+    if lasting:
+        raise ConfigError(study.name, lasting)
+
+
+def _digest(document: Document, directory: Path, axes: list[Axis]) -> str:
+    """Return a hash of all that the rows depend on: config, axes, files, and this program."""
+    digest = sha256(f"pipesim {pipesim.__version__}\n".encode())
+    digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+    for file in sorted(_files(document, axes)):
+        try:
+            digest.update((directory / file).read_bytes())
+        except OSError:
+            digest.update(b"missing")  # the points that need it tell
+    return digest.hexdigest()
+
+
+def _files(document: Document, axes: list[Axis]) -> set[str]:
+    """Return the names of the files that a config reads, at any point."""
+    found = set()
+    for key in FILE_KEYS:
+        section, _, name = key.partition(".")
+        table = document.get(section)
+        values = [table.get(name)] if isinstance(table, dict) else []
+        for axis in axes:
+            if key in axis.keys:
+                values += [row[axis.keys.index(key)] for row in axis.rows]
+        texts = {value for value in values if isinstance(value, str)}
+        found |= {text for text in texts if key == "layers.file" or is_schedule_file(text)}
+    return found

@@ -1,0 +1,101 @@
+"""Many pipelines at once: the same numbers as one run each."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipesim as ps
+from pipesim.batch import METRICS, CostVariants, cost_fields, simulate_many
+from pipesim.batch.bound import makespan_bounds
+from pipesim.batch.tables import op_times
+from pipesim.engine.workload import bind
+from pipesim.lower_bound import makespan_bound
+from tests.strategies import cases, positive_costs
+
+
+@st.composite
+def batches(draw):
+    """Draw (schedule, pipelines) that differ in their costs, as a list or as variants of one."""
+    pipe, schedule = draw(cases(positive_costs))
+    if schedule.remake is not None:
+        return schedule, [pipe]
+    count = draw(st.integers(1, 4))
+    stages = len(pipe.stages)
+    row = st.lists(positive_costs, min_size=stages, max_size=stages)
+    if pipe.microbatches is not None:
+        factors = draw(st.lists(row, min_size=count, max_size=count))
+        return schedule, [scaled(pipe, row) for row in factors]
+    rows = st.lists(row, min_size=count, max_size=count)
+    costs = {name: np.array(draw(rows)) for name in cost_fields(pipe)}
+    variants = CostVariants(pipe, costs)
+    return schedule, draw(st.sampled_from([variants, list(variants)]))
+
+
+def scaled(pipe, factors):
+    from pipesim.sweep.imbalance import scaled as scale
+
+    return scale(pipe, factors)
+
+
+@given(batches())
+def test_a_batch_has_the_numbers_of_every_run(batch):
+    schedule, pipelines = batch
+    many = simulate_many(schedule, pipelines)
+    for number, pipe in enumerate(pipelines):
+        run = ps.simulate(pipe, schedule)
+        assert many["makespan_ms"][number] == run.makespan
+        summary = run.summary()
+        for name in METRICS:
+            if summary[name] is None:
+                assert np.isnan(many[name][number])
+            else:
+                near = pytest.approx(summary[name], rel=1e-9, abs=1e-9)
+                assert many[name][number] == near, name
+
+
+@given(batches())
+def test_a_row_does_not_depend_on_its_neighbours(batch):
+    schedule, pipelines = batch
+    many = simulate_many(schedule, pipelines)
+    for number in range(len(pipelines)):
+        alone = simulate_many(schedule, pipelines[number : number + 1])
+        for name in METRICS:
+            assert np.array_equal(many[name][number : number + 1], alone[name], equal_nan=True)
+
+
+@given(batches())
+def test_ops_take_the_same_time_to_the_bit(batch):
+    schedule, pipelines = batch
+    times = op_times(schedule, pipelines)
+    for number, pipe in enumerate(pipelines):
+        workload = bind(schedule, pipe)
+        assert np.array_equal(times.duration[number][times.entry], workload.duration)
+        busy = np.bincount(
+            schedule.rank, np.where(workload.second, 0, workload.duration), schedule.ranks
+        )
+        assert times.busy(schedule.ranks)[number] == pytest.approx(busy, rel=1e-12)
+
+
+@given(batches())
+def test_bounds_are_those_of_one_pipeline(batch):
+    schedule, pipelines = batch
+    bounds = makespan_bounds(schedule, pipelines)
+    for bound, pipe in zip(bounds, pipelines, strict=True):
+        assert bound == pytest.approx(makespan_bound(schedule, pipe), rel=1e-12)
+
+
+def test_nothing_takes_no_time():
+    pipe = ps.Pipeline.from_costs([0, 0], [0, 0])
+    numbers = simulate_many(ps.build_schedule("1f1b", 2, 3), [pipe])
+    summary = ps.simulate(pipe, "1f1b", 3).summary()
+    for name, values in numbers.items():
+        assert (None if np.isnan(values[0]) else values[0]) == summary[name], name
+
+
+def test_missing_costs_and_other_sizes_are_refused():
+    schedule = ps.build_schedule("zb_h1", 2, 3)
+    with pytest.raises(ps.ScheduleError, match="splits the backward"):
+        simulate_many(schedule, [ps.Pipeline.from_costs([1, 1], [2, 2])])
+    with pytest.raises(ps.ScheduleError, match="is for 2 stages on 2 ranks"):
+        simulate_many(schedule, [ps.Pipeline.from_costs([1] * 3, [2] * 3)])

@@ -1,0 +1,171 @@
+"""What stops a sweep loses nothing that was done."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pipesim as ps
+from pipesim.cli import main
+from pipesim.sweep import rows
+from pipesim.sweep.journal import journal_path
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text(
+        '[run]\nschedule = "1f1b"\nmicrobatches = 4\n'
+        "[stages]\nforward_ms = [1, 1, 1, 1]\nbackward_ms = [2, 2, 2, 2]\n"
+        '[sweep.axes]\n"run.microbatches" = [4, 0, 8]\n'
+        '"stages.forward_ms[1]" = {lognormal = [1, 0.3], draws = 20}\n'
+    )
+    return path
+
+
+@pytest.fixture
+def whole(study, tmp_path):
+    """The file of a sweep that nothing interrupts."""
+    file = tmp_path / "whole.csv"
+    ps.sweep_config(study, file=file)
+    assert not journal_path(file).exists()
+    return file.read_bytes()
+
+
+def interrupted_after(count):
+    def progress(done, total):
+        assert total == 60
+        if done == count:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize("count", [1, 17, 59])
+def test_an_interrupted_sweep_goes_on(study, whole, tmp_path, count):
+    file = tmp_path / "t.csv"
+    with pytest.raises(KeyboardInterrupt):
+        ps.sweep_config(study, progress=interrupted_after(count), file=file)
+    assert not file.exists()
+    kept = journal_path(file).read_text().splitlines()
+    assert len(kept) > count
+    seen = []
+    ps.sweep_config(study, progress=lambda *c: seen.append(c), file=file, resume=True)
+    assert len(seen) == 60 - (len(kept) - 1)
+    assert file.read_bytes() == whole
+    assert not journal_path(file).exists()
+
+
+def test_a_line_that_was_cut_off_is_not_done(study, whole, tmp_path):
+    file = tmp_path / "t.csv"
+    with pytest.raises(KeyboardInterrupt):
+        ps.sweep_config(study, progress=interrupted_after(30), file=file)
+    journal = journal_path(file)
+    for cut, count in ((5, 45), (1, 60)):  # in the middle of a line, and just its end
+        journal.write_bytes(journal.read_bytes()[:-cut])
+        with pytest.raises(KeyboardInterrupt):
+            ps.sweep_config(study, progress=interrupted_after(count), file=file, resume=True)
+    ps.sweep_config(study, file=file, resume=True)
+    assert file.read_bytes() == whole
+
+
+def test_a_journal_is_neither_lost_nor_mixed_up(study, tmp_path):
+    file = tmp_path / "t.csv"
+    with pytest.raises(KeyboardInterrupt):
+        ps.sweep_config(study, progress=interrupted_after(30), file=file)
+    with pytest.raises(ps.ConfigError, match=r"t\.csv\.partial: an interrupted .*--resume.*delete"):
+        ps.sweep_config(study, file=file)
+    with pytest.raises(ps.ConfigError, match="are of another study"):
+        ps.sweep_config(study, {"stages.backward_ms[0]": 3}, file=file, resume=True)
+    journal_path(file).write_text("[]\n")
+    with pytest.raises(ps.ConfigError, match="are of another study"):
+        ps.sweep_config(study, file=file, resume=True)
+    journal_path(file).unlink()
+    ps.sweep_config(study, file=file, resume=True)  # nothing to go on with: from the start
+    assert file.exists()
+
+
+def test_another_layer_file_is_another_study(tmp_path):
+    layers = tmp_path / "l.csv"
+    layers.write_text("layer,forward_ms,backward_ms\na,1,2\nb,1,2\n")
+    study = tmp_path / "s.toml"
+    study.write_text(
+        '[run]\nschedule = "1f1b"\nmicrobatches = 4\n'
+        '[layers]\nfile = "l.csv"\nsplit = [1, 1]\n'
+        '[sweep.axes]\n"run.schedule" = ["1f1b", "gpipe"]\n'
+    )
+    file = tmp_path / "t.csv"
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ps.sweep_config(study, progress=stop, file=file)
+    layers.write_text("layer,forward_ms,backward_ms\na,1,2\nb,1,3\n")
+    with pytest.raises(ps.ConfigError, match="are of another study"):
+        ps.sweep_config(study, file=file, resume=True)
+
+
+def test_nothing_stays_of_a_sweep_whose_points_all_fail(study, tmp_path):
+    file = tmp_path / "t.csv"
+    with pytest.raises(ps.ConfigError, match=r"run\.microbatches: 0 is not"):
+        ps.sweep_config(study, {"sweep.axes": {"run.microbatches": [0]}}, file=file)
+    assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]
+
+
+def test_ctrl_c_says_how_to_go_on(study, tmp_path, capsys, monkeypatch):
+    file = str(tmp_path / "t.csv")
+    work = rows.simulate_many
+
+    def third(*args, calls=[], **kwargs):  # noqa: B006
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return work(*args, **kwargs)
+
+    monkeypatch.setattr(rows, "simulate_many", third)
+    assert main(["sweep", str(study), "--csv", file]) == 130
+    err = capsys.readouterr().err
+    assert f"what is done is in {file}.partial; go on with --resume" in err
+    assert main(["sweep", str(study), "--csv", file]) == 2
+    assert main(["sweep", str(study), "--csv", file, "--resume"]) == 0
+    assert "20 of 60 points failed; see the column error" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_killed_sweep_goes_on(study, tmp_path):
+    file, journal = tmp_path / "t.csv", tmp_path / "t.csv.partial"
+    axes = {"stages.forward_ms[1]": {"uniform": [1, 2], "draws": 200}}
+    change = ["--set", f"sweep.axes={json.dumps(axes)}", "--set", "run.microbatches=256"]
+    command = [sys.executable, "-m", "pipesim", "sweep", str(study), "--csv", str(file), *change]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if journal.exists() and len(journal.read_bytes().splitlines()) > 20:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert not file.exists()
+    kept = len(journal.read_bytes().splitlines())
+    assert 20 < kept <= 200
+    subprocess.run([*command, "--resume"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    resumed = file.read_bytes()
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    assert file.read_bytes() == resumed
+
+
+def test_parquet_has_the_same_rows(study, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = ps.sweep_config(study, file=tmp_path / "t.parquet")
+    read = pandas.read_parquet(tmp_path / "t.parquet")
+    numbers = table.select_dtypes("float").columns
+    pandas.testing.assert_frame_equal(read[numbers], table[numbers], check_exact=True)
+    assert read.error.dropna().tolist() == table.error.dropna().tolist()
