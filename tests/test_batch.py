@@ -11,6 +11,7 @@ from pipesim.batch.bound import makespan_bounds
 from pipesim.batch.tables import op_times
 from pipesim.engine.workload import bind
 from pipesim.lower_bound import makespan_bound
+from pipesim.program import bare_program
 from tests.strategies import cases, positive_costs
 
 
@@ -69,7 +70,7 @@ def test_ops_take_the_same_time_to_the_bit(batch):
     schedule, pipelines = batch
     times = op_times(schedule, pipelines)
     for number, pipe in enumerate(pipelines):
-        workload = bind(schedule, pipe)
+        workload = bind(bare_program(schedule), pipe)
         assert np.array_equal(times.duration[number][times.entry], workload.duration)
         busy = np.bincount(
             schedule.rank, np.where(workload.second, 0, workload.duration), schedule.ranks

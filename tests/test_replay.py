@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
+from pipesim.batch import simulate_many
+from pipesim.batch.tables import message_times, op_times
 from pipesim.engine.cost_index import cost_index
 from pipesim.engine.event_graph import event_graph
-from pipesim.engine.replay import make_plan, plan_for
+from pipesim.engine.replay import make_plan
 from pipesim.lowering import PROTOCOLS, lower
 from tests.strategies import cases
 
@@ -68,42 +70,52 @@ def test_a_batch_gives_what_the_runs_give_one_by_one(case, options, factors):
     pipes = [pipe, *with_other_costs(pipe, factors[:5])]
     # More than a block of cost sets, the others over and over.
     columns = [n % len(pipes) for n in range(len(factors))]
-    limit = options["eager_limit_bytes"]
-    workload = ps.simulate(pipe, schedule).workload
-    if limit is not None:
-        options = options | {"eager_limit_bytes": None}
-    program = lower(schedule, options["protocol"])
-    capacity = options["queue_capacity"]
     try:
-        plan = plan_for(program, pipes, queue_capacity=capacity, workload=workload)
+        numbers = simulate_many(schedule, [pipes[n] for n in columns], **options)
     except ps.DeadlockError:
         with pytest.raises(ps.DeadlockError):
             ps.simulate(pipe, schedule, **options)
         return
-    costs = plan.index.cost_sets(program, pipes)
-    times = plan.run(costs[:, columns])
     for number, one in enumerate(pipes):
         run = ps.simulate(one, schedule, **options)
-        np.testing.assert_array_equal(plan.ends(costs[:, number]), run.spans.end)
         for column in np.flatnonzero(np.equal(columns, number)):
-            assert times.makespan[column] == run.makespan
-            firsts, lasts = schedule.offsets[:-1], schedule.offsets[1:] - 1
-            np.testing.assert_array_equal(times.first_start[:, column], run.spans.start[firsts])
-            np.testing.assert_array_equal(times.last_end[:, column], run.spans.end[lasts])
+            assert numbers["makespan_ms"][column] == run.makespan
+            span = numbers["span_bubble"][column]
+            assert span == pytest.approx(run.span_bubble, rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(), options)
+def test_a_plan_knows_when_every_op_ends(case, options):
+    pipe, schedule = case
+    options = options | {"eager_limit_bytes": None}
+    program = lower(schedule, options["protocol"])
+    wires = any(link.bandwidth_gb_s is not None for link in pipe.links.values())
+    capacity = options["queue_capacity"]
+    graph = event_graph(program, queue_capacity=capacity, wires=wires)
+    times = op_times(schedule, [pipe])
+    index = cost_index(program, times.entry, times.duration.shape[1], wires=wires)
+    try:
+        plan = make_plan(graph, index)
+    except ps.DeadlockError:
+        return
+    costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
+    expected = ps.simulate(pipe, schedule, **options).spans.end
+    np.testing.assert_array_equal(plan.ends(np.ascontiguousarray(costs[:, 0])), expected)
 
 
 def test_costs_that_do_not_vary_make_a_short_cost_set_and_one_step_an_op():
     pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=8, latency_ms=0.1)
     program = lower(ps.build_schedule("1f1b", 8, 64), "eager")
-    index = cost_index(program, varying=False, wires=False)
-    assert len(index) == 1 + 8 * 2 + 7 * 2  # nothing; F and B of every stage; latencies
+    times = op_times(program.order, [pipe])
+    index = cost_index(program, times.entry, times.duration.shape[1], wires=False)
+    assert len(index.messages) == 7 * 2  # of all that are sent, there and back over 7 boundaries
     graph = event_graph(program, wires=False)
     plan = make_plan(graph, index)
     assert len(plan) == 8 * 64 * 2 + 7  # and when ranks 1 to 7 start
     assert plan.slot_count <= 4 * 8
-    assert plan.run(index.cost_sets(program, [pipe])).makespan[0] == (
-        ps.simulate(pipe, "1f1b", 64).makespan
-    )
+    costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
+    assert plan.run(costs).makespan[0] == ps.simulate(pipe, "1f1b", 64).makespan
 
 
 def test_a_policy_cannot_be_replayed_but_its_order_can():

@@ -124,13 +124,13 @@ def test_ctrl_c_says_how_to_go_on(study, tmp_path, capsys, monkeypatch):
     file = str(tmp_path / "t.csv")
     work = rows.simulate_many
 
-    def third(*args, calls=[], **kwargs):  # noqa: B006
+    def second(*args, calls=[], **kwargs):  # noqa: B006
         calls.append(1)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise KeyboardInterrupt
         return work(*args, **kwargs)
 
-    monkeypatch.setattr(rows, "simulate_many", third)
+    monkeypatch.setattr(rows, "simulate_many", second)
     assert main(["sweep", str(study), "--csv", file]) == 130
     err = capsys.readouterr().err
     assert f"what is done is in {file}.partial; go on with --resume" in err
@@ -142,19 +142,19 @@ def test_ctrl_c_says_how_to_go_on(study, tmp_path, capsys, monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_killed_sweep_goes_on(study, tmp_path):
     file, journal = tmp_path / "t.csv", tmp_path / "t.csv.partial"
-    axes = {"stages.forward_ms[1]": {"uniform": [1, 2], "draws": 200}}
-    change = ["--set", f"sweep.axes={json.dumps(axes)}", "--set", "run.microbatches=256"]
+    axes = {"stages.forward_ms[1]": {"uniform": [1, 2], "draws": 3000}}
+    change = ["--set", f"sweep.axes={json.dumps(axes)}", "--set", "run.microbatches=65536"]
     command = [sys.executable, "-m", "pipesim", "sweep", str(study), "--csv", str(file), *change]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and process.poll() is None:
-            if journal.exists() and len(journal.read_bytes().splitlines()) > 20:
+            if journal.exists() and len(journal.read_bytes().splitlines()) > 300:
                 break
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert not file.exists()
     kept = len(journal.read_bytes().splitlines())
-    assert 20 < kept <= 200
+    assert 300 < kept <= 3000
     subprocess.run([*command, "--resume"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     resumed = file.read_bytes()
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -11,12 +11,17 @@ import numpy as np
 
 from pipesim.arrays import FloatArray
 from pipesim.batch.bound import makespan_bounds
-from pipesim.batch.tables import is_uniform, op_times, stage_costs
+from pipesim.batch.tables import is_uniform, message_times, op_times, stage_costs
 from pipesim.batch.variants import CostVariants, cost_fields
 from pipesim.components import COST_FIELDS
+from pipesim.engine.cost_index import cost_index
+from pipesim.engine.graph_cache import cached_graph
+from pipesim.engine.replay import make_plan
+from pipesim.engine.workload import check_fit, meeting
+from pipesim.lowering import lower
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
-from pipesim.run import equalised, simulate
+from pipesim.run import check_eager_limit, equalised
 from pipesim.schedule import Schedule
 from pipesim.schedules import closed_form_bubble
 
@@ -34,6 +39,7 @@ METRICS = (
     "balance",
     "filling",
 )
+MOST_TIMES = 2**24  # durations that are worked out together, at most one for every op and run
 ROUNDING = 1e-12  # of the makespan; less idle time than this is rounding of sums
 
 
@@ -62,7 +68,7 @@ def simulate_many(
     pipelines
         Each with the schedule's stages and ranks.
     how
-        As for `simulate`: engine, protocol, queue_capacity, eager_limit_bytes.
+        As for `simulate`: protocol, queue_capacity, eager_limit_bytes. The engine is "replay".
 
     Raises
     ------
@@ -79,9 +85,9 @@ def simulate_many(
     >>> numbers["makespan_ms"].tolist()
     [33.0, 57.0]
     """
-    ends = _run_ends(schedule, pipelines, how)
+    ends = _run_ends(schedule, pipelines, **how)
     busy = op_times(schedule, pipelines).busy(schedule.ranks)
-    even = _run_ends(schedule, _equalised(schedule, pipelines), {}, remake=True).makespan
+    even = _remade_ends(schedule, _equalised(schedule, pipelines)).makespan
     closed = closed_form_bubble(schedule)
     columns = _shares(ends, busy)
     columns["inflation"] = _ratio(ends.makespan, even, nothing=np.nan)
@@ -96,18 +102,51 @@ def simulate_many(
 
 
 def _run_ends(
-    schedule: Schedule, pipelines: Sequence[Pipeline], how: dict[str, Any], remake: bool = False
+    schedule: Schedule,
+    pipelines: Sequence[Pipeline],
+    *,
+    protocol: str = "eager",
+    queue_capacity: int | None = None,
+    eager_limit_bytes: int | None = None,
 ) -> Ends:
-    """Run a schedule on each pipeline; anew for its costs, where it goes by them and may."""
-    starts, ends = [], []
-    first, last = schedule.offsets[:-1], schedule.offsets[1:] - 1
-    for pipe in pipelines:
-        order = schedule.made_for(pipe) if remake else schedule
-        spans = simulate(pipe, order, **how).spans
-        starts.append(spans.start[first])
-        ends.append(spans.end[last])
-    first_start, last_end = np.array(starts), np.array(ends)
-    return Ends(last_end.max(axis=1) - first_start.min(axis=1), first_start, last_end)
+    """Run a schedule on each pipeline, a block of them at once."""
+    base = pipelines.base if isinstance(pipelines, CostVariants) else pipelines[0]
+    for pipe in (base,) if isinstance(pipelines, CostVariants) else pipelines:
+        check_fit(schedule, pipe)
+    check_eager_limit(protocol, eager_limit_bytes)
+    program = lower(schedule, protocol)
+    meets = meeting(program, base, eager_limit_bytes)
+    if eager_limit_bytes is not None and len({_sizes(pipe) for pipe in pipelines}) > 1:
+        rules = {"queue_capacity": queue_capacity, "eager_limit_bytes": eager_limit_bytes}
+        each = [_run_ends(schedule, [p], protocol=protocol, **rules) for p in pipelines]
+        return Ends(*map(np.concatenate, zip(*each, strict=True)))
+    linked = (base,) if isinstance(pipelines, CostVariants) else pipelines
+    wires = any(link.bandwidth_gb_s is not None for p in linked for link in p.links.values())
+    graph = cached_graph(program, queue_capacity=queue_capacity, meets=meets, wires=wires)
+    plan, parts = None, []
+    together = max(1, MOST_TIMES // len(schedule))
+    for first in range(0, len(pipelines), together):
+        some = pipelines[first : first + together]
+        times = op_times(schedule, some)
+        if plan is None:
+            entries = times.duration.shape[1]
+            plan = make_plan(graph, cost_index(program, times.entry, entries, wires=wires))
+        wire, latency = message_times(program, some, plan.index.messages)
+        ends = plan.run(plan.index.cost_sets(times.duration, wire, latency))
+        parts.append(Ends(ends.makespan, ends.first_start.T, ends.last_end.T))
+    return Ends(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _sizes(pipe: Pipeline) -> tuple[int, ...]:
+    return tuple(stage.output_bytes for stage in pipe.stages)
+
+
+def _remade_ends(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Ends:
+    """Run a schedule on each pipeline; anew for its costs, where it goes by them."""
+    if schedule.remake is None:
+        return _run_ends(schedule, pipelines)
+    each = [_run_ends(schedule.made_for(pipe), [pipe]) for pipe in pipelines]
+    return Ends(*map(np.concatenate, zip(*each, strict=True)))
 
 
 def _equalised(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:

@@ -13,10 +13,11 @@ from pipesim.arrays import FloatArray, IntArray
 from pipesim.batch.variants import CostVariants
 from pipesim.components import COST_FIELDS, missing_cost
 from pipesim.dataflow import second_of_pair
-from pipesim.engine.workload import message_tables, op_durations
+from pipesim.engine.workload import message_tables, messages_of, op_durations
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
+from pipesim.program import Program
 from pipesim.schedule import Schedule
 
 
@@ -137,3 +138,15 @@ def hop_tables(schedule: Schedule, pipelines: Sequence[Pipeline]) -> tuple[Float
         return np.broadcast_to(there, shape), np.broadcast_to(back, shape)
     hops = np.array([np.add(*message_tables(schedule, pipe))[:, :, 0] for pipe in pipelines])
     return hops[:, 0, :-1], hops[:, 1, 1:]
+
+
+def message_times(
+    program: Program, pipelines: Sequence[Pipeline], ops: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return wire time and latency [ms] of the messages that some ops make, arrays (K, ops)."""
+    if isinstance(pipelines, CostVariants):
+        shape = (len(pipelines), len(ops))
+        wire, latency = messages_of(program, pipelines.base, ops)
+        return np.broadcast_to(wire, shape), np.broadcast_to(latency, shape)
+    both = np.array([messages_of(program, pipe, ops) for pipe in pipelines])
+    return both[:, 0], both[:, 1]

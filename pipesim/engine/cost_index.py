@@ -1,22 +1,20 @@
-"""Which ops and messages cost the same whatever the costs are, so that a cost set is short.
+"""Where the costs of ops and messages stand in a cost set.
 
-Of stages whose costs do not vary over micro-batches, all ops of one kind on one stage take the
-same time: a run of a million ops has a cost set of a few dozen numbers. A cost set is one array:
+Most ops take the same time as others: those of one kind on one stage, say. So a run of a million
+ops has a cost set of a few dozen numbers, one array:
 
     0 | durations | times on the wire | latencies
 
-and every op and message bears the place of its costs in it.
+and every op and message bears the place of its costs in it; place 0 is for what costs nothing.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from pipesim.arrays import FloatArray, Int32Array, IntArray
-from pipesim.dataflow import second_of_pair
-from pipesim.engine.workload import durations_of, messages_of
-from pipesim.pipeline import Pipeline
+from pipesim.ops import Kind
 from pipesim.program import Program
 
 
@@ -27,79 +25,57 @@ class CostIndex:
     Parameters
     ----------
     duration, wire, latency
-        Places of the costs of every op and of its message, arrays (ops,); 0 where there is none.
-    ops, messages
-        One op, by its number, for each of the durations, and one for each kind of message.
-    wires
-        Whether there are times on the wire; without, their places are all 0.
+        Places of the costs of every op and of its message, arrays (ops,).
+    messages
+        For each of the latencies one op whose message takes it, array (latencies,).
     """
 
     duration: Int32Array
     wire: Int32Array
     latency: Int32Array
-    ops: IntArray
     messages: IntArray
-    wires: bool
 
-    def __len__(self) -> int:
-        return 1 + len(self.ops) + (1 + self.wires) * len(self.messages)
+    def cost_sets(self, durations: FloatArray, wire: FloatArray, latency: FloatArray) -> FloatArray:
+        """Return cost sets side by side, array (costs, runs).
 
-    def cost_sets(self, program: Program, pipes: Sequence[Pipeline]) -> FloatArray:
-        """Return the cost sets of some pipelines, array (costs, pipelines)."""
-        sets = np.zeros((len(self), len(pipes)))
-        ops, messages = len(self.ops), len(self.messages)
-        for column, pipe in enumerate(pipes):
-            sets[1 : 1 + ops, column] = durations_of(program.order, pipe, self.ops)
-            if messages:
-                wire, latency = messages_of(program, pipe, self.messages)
-                sets[-messages:, column] = latency
-                if self.wires:
-                    sets[1 + ops : 1 + ops + messages, column] = wire
-        return sets
+        Parameters
+        ----------
+        durations
+            Array (runs, durations).
+        wire, latency
+            Of the messages, arrays (runs, latencies).
+        """
+        nothing = np.zeros((len(durations), 1))
+        on_wire = wire if self.wire.any() else wire[:, :0]
+        return np.concatenate([nothing, durations, on_wire, latency], axis=1).T
 
 
-def cost_index(program: Program, *, varying: bool, wires: bool) -> CostIndex:
+def cost_index(
+    program: Program, entry: npt.NDArray[np.integer], entries: int, *, wires: bool
+) -> CostIndex:
     """Return where the costs of a program's ops and messages stand in a cost set.
 
     Parameters
     ----------
     program
-        Made from a schedule.
-    varying
-        Whether costs vary over micro-batches.
+        Made from a schedule, on stages whose messages are equally large for all micro-batches.
+    entry, entries
+        Which of so many durations each op takes, array (ops,).
     wires
-        Whether any link has a bandwidth.
+        Whether any message takes time on the wire.
     """
     schedule = program.order
-    direction = schedule.directions[schedule.microbatch].astype(np.int64)
-    code = (direction * schedule.stages + schedule.stage) * 4 + schedule.kind
-    if schedule.slices > 1:
-        code = code * schedule.slices + schedule.slice
-    if varying:
-        code = code * schedule.microbatches + schedule.microbatch
-    second = np.flatnonzero(second_of_pair(schedule))
-    if second.size:  # a pair's two ops together
-        both, beyond = np.stack([code[second - 1], code[second]]), code.max() + 1
-        _, pair = np.unique(both, axis=1, return_inverse=True)
-        code[second] = code[second - 1] = beyond + pair.ravel()
-    duration, ops = _numbered(code)
     sent = np.flatnonzero(program.source >= 0)
-    gradient = schedule.kind[sent] != 0
-    way = direction[sent] * schedule.stages + schedule.stage[sent]
-    places, messages = _numbered(way * 2 + gradient)
+    direction = schedule.directions[schedule.microbatch[sent]].astype(np.int64)
+    gradient = schedule.kind[sent] != Kind.F
+    code = (direction * schedule.stages + schedule.stage[sent]) * 2 + gradient
+    example = np.full(2 * schedule.stages * schedule.placement.directions, -1, dtype=np.int64)
+    example[code] = sent
+    there = example >= 0
+    place = np.cumsum(there)[code]  # from 1 on
+    messages = example[there]
     wire, latency = (np.zeros(len(schedule), dtype=np.int32) for _ in range(2))
     if wires:
-        wire[sent] = 1 + len(ops) + places
-    latency[sent] = 1 + len(ops) + wires * len(messages) + places
-    return CostIndex(duration + np.int32(1), wire, latency, ops, sent[messages], wires)
-
-
-def _numbered(code: IntArray) -> tuple[Int32Array, IntArray]:
-    """Return a number for every code, from 0 on without gaps; and the place of one of each."""
-    if not code.size:
-        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-    example = np.full(int(code.max()) + 1, -1, dtype=np.int64)
-    example[code] = np.arange(len(code))
-    there = example >= 0
-    number = np.cumsum(there, dtype=np.int32) - np.int32(1)
-    return number[code], example[there]
+        wire[sent] = entries + place
+    latency[sent] = entries + wires * len(messages) + place
+    return CostIndex((entry + 1).astype(np.int32), wire, latency, messages)

@@ -7,19 +7,17 @@ It takes the same sums and maxima of the same floats as the SimPy engine, so tha
 same times to the last bit; a deadlock is a cycle of the graph, known before anything runs.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from pipesim.arrays import FloatArray, Int32Array
-from pipesim.engine.cost_index import CostIndex, cost_index
+from pipesim.engine.cost_index import CostIndex
 from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import EventGraph
 from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.workload import Workload
-from pipesim.pipeline import Pipeline
 from pipesim.program import Program
 from pipesim.program_text import COMPUTE
 from pipesim.progress import Progress
@@ -221,34 +219,3 @@ def make_plan(graph: EventGraph, index: CostIndex) -> Plan:
     first_start, last_end = np.split(slots, 2)
     op_end = end[graph.leave[program.instruction_of_op]]
     return Plan(index, a, b, w, c, (from_a, from_b, out), count, first_start, last_end, op_end)
-
-
-def plan_for(
-    program: Program,
-    pipes: Sequence[Pipeline],
-    *,
-    queue_capacity: int | None = None,
-    workload: Workload,
-) -> Plan:
-    """Return the plan that runs a program on any of some pipelines.
-
-    Parameters
-    ----------
-    program
-        Instructions of every rank.
-    pipes
-        What differs between them are costs.
-    queue_capacity
-        Messages that fit between two stages on different ranks, in each direction; None: any.
-    workload
-        The program's schedule bound to one of them, for which messages wait for their receivers.
-
-    Raises
-    ------
-    DeadlockError
-        If the program hangs.
-    """
-    wires = any(link.bandwidth_gb_s is not None for pipe in pipes for link in pipe.links.values())
-    varying = any(pipe.microbatches is not None for pipe in pipes)
-    graph = cached_graph(program, queue_capacity=queue_capacity, meets=workload.meets, wires=wires)
-    return make_plan(graph, cost_index(program, varying=varying, wires=wires))

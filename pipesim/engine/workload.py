@@ -62,7 +62,7 @@ def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None)
         If the pipeline has other stages, ranks or micro-batches, or lacks a cost.
     """
     schedule = program.order
-    _check_fit(schedule, pipe)
+    check_fit(schedule, pipe)
     crosses = program.source >= 0
     wire, latency = message_tables(schedule, pipe)
     which = (schedule.kind != Kind.F).astype(np.intp), schedule.stage, schedule.microbatch
@@ -73,11 +73,15 @@ def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None)
         local_input=local_inputs(schedule),
         wire=np.where(crosses, wire[which], 0.0),
         latency=np.where(crosses, latency[which], 0.0),
-        meets=_meets(program, pipe, eager_limit_bytes),
+        meets=meeting(program, pipe, eager_limit_bytes),
     )
 
 
-def _meets(program: Program, pipe: Pipeline, limit: int | None) -> BoolArray:
+def meeting(program: Program, pipe: Pipeline, limit: int | None) -> BoolArray:
+    """Return whether the message of each op waits for its receiver, array (ops,).
+
+    Those above the limit [bytes] do, or all where there is none.
+    """
     schedule = program.order
     if limit is None:
         return np.ones(len(schedule), dtype=bool)
@@ -99,41 +103,6 @@ def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:
     if second.size:
         together = pair_durations(schedule, pipe, second)
         duration[second] = duration[second - 1] = together
-    return duration
-
-
-def durations_of(schedule: Schedule, pipe: Pipeline, ops: IntArray) -> FloatArray:
-    """Return how long a few ops take [ms], array (ops,), as `op_durations` does for all."""
-    kinds, stages, microbatches, slices, groups = (
-        column[ops].tolist()
-        for column in (
-            schedule.kind,
-            schedule.stage,
-            schedule.microbatch,
-            schedule.slice,
-            schedule.group,
-        )
-    )
-    costs = {
-        pair: pipe.stages[pair[1]].cost(Kind(pair[0])) for pair in zip(kinds, stages, strict=True)
-    }
-    cost = np.empty(len(ops))
-    for place, (kind, stage, microbatch) in enumerate(
-        zip(kinds, stages, microbatches, strict=True)
-    ):
-        value = costs[kind, stage]
-        if value is None:
-            raise ScheduleError(missing_cost(schedule.name, Kind(kind)))
-        cost[place] = value if value.ndim == 0 else value[microbatch]
-    if schedule.slices > 1:
-        cost = cost * np.take(schedule.fractions, slices)
-    rank = schedule.placement.table[schedule.directions[microbatches], stages]
-    duration: FloatArray = cost / pipe.speeds[rank] + pipe.overheads[rank]
-    paired = np.flatnonzero(np.asarray(groups) >= 0)
-    if paired.size:
-        chosen = ops[paired]
-        second = chosen + ~second_of_pair(schedule)[chosen]
-        duration[paired] = pair_durations(schedule, pipe, second.astype(np.int32))
     return duration
 
 
@@ -225,7 +194,14 @@ def message_tables(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, Floa
     return wire, latency
 
 
-def _check_fit(schedule: Schedule, pipe: Pipeline) -> None:
+def check_fit(schedule: Schedule, pipe: Pipeline) -> None:
+    """Check that a schedule and a pipeline have the same stages, ranks and micro-batches.
+
+    Raises
+    ------
+    ScheduleError
+        If they have not.
+    """
     if schedule.stages != len(pipe.stages) or schedule.ranks != pipe.ranks:
         raise ScheduleError(
             f"{schedule.name} is for {schedule.stages} stages on {schedule.ranks} ranks, "

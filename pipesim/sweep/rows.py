@@ -19,7 +19,7 @@ Row: TypeAlias = list[Any]
 HEAD = ("schedule", "ranks", "microbatches")
 ERROR = "error"
 RESULTS = (*HEAD, *METRICS, ERROR)
-BLOCK = 16  # points that are run together at most: what is lost when a sweep is interrupted
+BLOCK = 256  # points that are run together at most: what is lost when a sweep is interrupted
 
 
 def blocks(study: Study, points: Sequence[Point], missing: Sequence[int]) -> list[list[int]]:
@@ -77,7 +77,6 @@ def _batch_rows(batch: Batch) -> dict[int, Row]:
         columns = simulate_many(
             schedule,
             batch.pipelines,
-            engine=section.engine,
             protocol=section.protocol,
             queue_capacity=section.queue_capacity,
             eager_limit_bytes=section.eager_limit_bytes,
