@@ -79,7 +79,7 @@ class Run:
     @property
     def makespan(self) -> float:
         """Last end minus first start of compute over all ranks [ms]."""
-        return self.rank_times.makespan
+        return float(self.spans.end.max() - self.spans.start.min())
 
     @property
     def bubble_fraction(self) -> float:
