@@ -69,10 +69,17 @@ def _flows(schedule: "Schedule") -> dict[str, Int32Array]:
         needed[Kind.F] = -1
         needed[Kind.B] = needed[Kind.I] = numbers[Kind.F]
         needed[Kind.W] = numbers[Kind.I]
-        schedule.kept.update(consumers=taken_by, producers=source, local_inputs=needed[where])
-        for array in schedule.kept.values():
-            array.flags.writeable = False
+        keep_flows(schedule, taken_by, source, needed[where])
     return schedule.kept
+
+
+def keep_flows(
+    schedule: "Schedule", taken_by: Int32Array, source: Int32Array, needed: Int32Array
+) -> None:
+    """Keep the consumers, producers and local inputs of a schedule for whoever asks."""
+    schedule.kept.update(consumers=taken_by, producers=source, local_inputs=needed)
+    for array in schedule.kept.values():
+        array.flags.writeable = False
 
 
 def second_of_pair(schedule: "Schedule") -> BoolArray:

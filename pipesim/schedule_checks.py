@@ -5,23 +5,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.arrays import BoolArray, Int32Array
-from pipesim.dataflow import local_inputs, op_numbers, second_of_pair
+from pipesim.dataflow import keep_flows, local_inputs, op_numbers, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import COMPUTE_KINDS, Kind
 
 if TYPE_CHECKING:
     from pipesim.schedule import Schedule
 
+LARGE = 200_000  # ops from which compiled code looks first whether all is right
+
 
 def check_schedule(schedule: "Schedule") -> None:
     """Raise a ScheduleError that names the first op at fault."""
+    _check_fields(schedule)
+    if len(schedule) >= LARGE and _is_right(schedule):
+        return
     stages, microbatches, slices = schedule.stages, schedule.microbatches, schedule.slices
     strange = set(np.unique(schedule.kind).tolist()) - set(COMPUTE_KINDS)
     if strange:
         raise ScheduleError(
             f"{schedule.name}: kind {min(strange)} is no compute op; an order holds F, B, I and W"
         )
-    _check_fields(schedule)
 
     def fail(faulty: BoolArray, fault: str) -> None:
         if faulty.any():
@@ -47,6 +51,19 @@ def check_schedule(schedule: "Schedule") -> None:
         _check_slices(schedule, numbers)
     if (schedule.group >= 0).any():
         _check_pairs(schedule)
+
+
+def _is_right(schedule: "Schedule") -> bool:
+    """Say of a very large order whether nothing is wrong with it; what it is takes longer."""
+    if schedule.slices > 1 or (schedule.group >= 0).any():
+        return False  # it may be right, but that is for the slow checks to tell
+    from pipesim.dataflow_kernels import check_and_connect
+
+    columns = schedule.kind, schedule.stage, schedule.unit, schedule.offsets
+    right, *flows = check_and_connect(*columns, schedule.rank_table)
+    if right:
+        keep_flows(schedule, *flows)
+    return bool(right)
 
 
 def _check_fields(schedule: "Schedule") -> None:

@@ -107,4 +107,6 @@ def test_the_benchmark_runs(capsys):
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     module.main(quick=True)
-    assert "ops/s" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.count("K = 1024") == 3
+    assert " M/s" in printed

@@ -9,7 +9,7 @@ from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.components import missing_cost
 from pipesim.dataflow import local_inputs, producers, second_of_pair
 from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program
 from pipesim.schedule import Schedule
@@ -65,13 +65,15 @@ def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None)
     check_fit(schedule, pipe)
     crosses = program.source >= 0
     wire, latency = message_tables(schedule, pipe)
-    which = (schedule.kind != Kind.F).astype(np.intp), schedule.stage, schedule.microbatch
+    gradient = (schedule.kind != Kind.F).astype(np.int8)
+    one_way = schedule.placement.directions == 1  # one micro-batch stands for all
+    which = gradient, schedule.stage, np.int32(0) if one_way else schedule.microbatch
     return Workload(
         duration=op_durations(schedule, pipe),
         second=second_of_pair(schedule),
         producer=producers(schedule),
         local_input=local_inputs(schedule),
-        wire=np.where(crosses, wire[which], 0.0),
+        wire=np.where(crosses, wire[which], 0.0) if wire.any() else np.zeros(len(schedule)),
         latency=np.where(crosses, latency[which], 0.0),
         meets=meeting(program, pipe, eager_limit_bytes),
     )
@@ -94,11 +96,14 @@ def meeting(program: Program, pipe: Pipeline, limit: int | None) -> BoolArray:
 
 def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:
     """Return how long every op takes [ms], array (ops,); an overlapped pair takes its own cost."""
-    duration = np.empty(len(schedule))
+    unit = schedule.unit
+    if pipe.microbatches is None and schedule.slices == schedule.placement.directions == 1:
+        unit = np.broadcast_to(np.int32(0), unit.shape)  # what holds for one holds for all
+    units = int(unit.max()) + 1
+    tables = np.zeros((len(COMPUTE_KINDS), schedule.stages, units))
     for kind in sorted(schedule.kinds):
-        ops = schedule.kind == kind
-        table = duration_table(schedule, pipe, kind)
-        duration[ops] = table[schedule.stage[ops], schedule.unit[ops]]
+        tables[kind] = duration_table(schedule, pipe, kind)[:, :units]
+    duration: FloatArray = tables[schedule.kind, schedule.stage, unit]
     second = np.flatnonzero(second_of_pair(schedule)).astype(np.int32)
     if second.size:
         together = pair_durations(schedule, pipe, second)

@@ -1,0 +1,60 @@
+"""What compiled code says of large orders is what the slow checks say of small ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pipesim as ps
+from pipesim import schedule_checks
+from pipesim.dataflow import consumers, local_inputs, producers
+from pipesim.dataflow_kernels import check_and_connect
+from tests.strategies import cases
+
+
+def looked_at(schedule, **columns):
+    given = {name: columns.get(name, getattr(schedule, name)) for name in ("kind", "stage")}
+    unit = columns.get("microbatch", schedule.microbatch)
+    return check_and_connect(
+        given["kind"], given["stage"], unit, schedule.offsets, schedule.rank_table
+    )
+
+
+@given(cases())
+def test_orders_of_the_registry_are_right_and_connected_alike(case):
+    _, schedule = case
+    if schedule.slices > 1:
+        return
+    right, taken, source, needed = looked_at(schedule)
+    assert right
+    np.testing.assert_array_equal(taken, consumers(schedule))
+    np.testing.assert_array_equal(source, producers(schedule))
+    np.testing.assert_array_equal(needed, local_inputs(schedule))
+
+
+@given(cases(), st.sampled_from(["kind", "stage", "microbatch"]), st.data())
+def test_a_changed_op_is_found_by_both(case, name, data):
+    _, schedule = case
+    if schedule.slices > 1 or (schedule.group >= 0).any():
+        return
+    place = data.draw(st.integers(0, len(schedule) - 1))
+    column = getattr(schedule, name).copy()
+    column[place] = data.draw(st.integers(-1, max(4, int(column.max()) + 1)))
+    fields = ("name", "placement", "microbatches", "stage", "kind", "microbatch", "offsets")
+    values = {field: getattr(schedule, field) for field in (*fields, "directions")}
+    try:
+        ps.Schedule(**(values | {name: column}))
+        fine = True
+    except ps.ScheduleError:
+        fine = False
+    assert bool(looked_at(schedule, **{name: column})[0]) == fine
+
+
+def test_a_fault_of_a_large_order_is_told_as_that_of_a_small_one(monkeypatch):
+    monkeypatch.setattr(schedule_checks, "LARGE", 0)
+    good = ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]
+    assert ps.Schedule.from_orders(good) == ps.build_schedule("1f1b", 2, 2)
+    with pytest.raises(ps.ScheduleError, match="1B0 comes before its own stage's input"):
+        ps.Schedule.from_orders([good[0], "1B0 1F0 1F1 1B1"])
+    with pytest.raises(ps.ScheduleError, match="1F1 is there twice"):
+        ps.Schedule.from_orders([good[0], "1F0 1B0 1F1 1F1 1B1"])
