@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
@@ -20,6 +20,7 @@ def looked_at(schedule, **columns):
     )
 
 
+@settings(max_examples=50)
 @given(cases())
 def test_orders_of_the_registry_are_right_and_connected_alike(case):
     _, schedule = case
@@ -32,6 +33,7 @@ def test_orders_of_the_registry_are_right_and_connected_alike(case):
     np.testing.assert_array_equal(needed, local_inputs(schedule))
 
 
+@settings(max_examples=60)
 @given(cases(), st.sampled_from(["kind", "stage", "microbatch"]), st.data())
 def test_a_changed_op_is_found_by_both(case, name, data):
     _, schedule = case

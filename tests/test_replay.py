@@ -25,7 +25,7 @@ options = st.fixed_dictionaries(
 ).map(lambda o: o | {"eager_limit_bytes": None} if o["protocol"] == "eager" else o)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(cases(), options)
 def test_both_engines_give_the_same_run_to_the_last_bit(case, options):
     pipe, schedule = case
@@ -42,7 +42,7 @@ def test_both_engines_give_the_same_run_to_the_last_bit(case, options):
     assert run.summary() == expected.summary()
 
 
-def with_other_costs(pipe, factors):
+def with_other_costs(pipe, factors, sizes):
     """Return pipelines that differ in all that a cost set holds."""
     from dataclasses import replace
 
@@ -56,18 +56,20 @@ def with_other_costs(pipe, factors):
                 forward_ms=times(stage.forward_ms, factor + place),
                 input_grad_ms=times(stage.input_grad_ms, factor),
                 weight_grad_ms=times(stage.weight_grad_ms, factor * place),
-                output_bytes=stage.output_bytes + 1000 * number,
+                output_bytes=stage.output_bytes + (1000 * number if sizes else 0),
             )
             for place, stage in enumerate(pipe.stages)
         )
         yield replace(pipe, stages=stages)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(cases(), options, st.lists(st.floats(0.0, 100.0), min_size=1, max_size=70))
 def test_a_batch_gives_what_the_runs_give_one_by_one(case, options, factors):
     pipe, schedule = case
-    pipes = [pipe, *with_other_costs(pipe, factors[:5])]
+    # Whether a limit lets messages pass, and so what hangs, is to be the same for all.
+    sizes = options["eager_limit_bytes"] is None
+    pipes = [pipe, *with_other_costs(pipe, factors[:5], sizes)]
     # More than a block of cost sets, the others over and over.
     columns = [n % len(pipes) for n in range(len(factors))]
     try:
