@@ -1,9 +1,11 @@
 """Every experiment runs, answers its question with the known numbers, and writes its figure."""
 
 import importlib.util
+import re
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -141,3 +143,39 @@ def test_the_naive_order_hangs_and_the_others_have_their_price(experiment, tmp_p
     assert costs.gpipe[["eager", "rendezvous", "paired"]].tolist() == ["36", "50", "43"]
     assert hanging.loc["1f1b"].tolist() == [".", "hangs", ".", ".", ".", "."]
     assert (tmp_path / "08_deadlock.png").exists()
+
+
+@of("09_imbalance_sweep")
+def test_what_unequal_stages_add_to_the_idle_time(experiment, tmp_path):
+    table = experiment.main(quick=True)
+    assert (tmp_path / "09_imbalance_sweep.csv").exists()
+    assert (table.floor <= table.bubble + 1e-12).all()
+    equal = table[table.spread == 0]
+    assert equal.longer.abs().max() < 1e-12
+    assert equal.bubble.to_numpy() == pytest.approx(equal.reference.to_numpy(), rel=1e-12)
+    assert (table.closed_form.isna() == (table.schedule == "zb_h1")).all()
+    assert (table.groupby(["schedule", "ranks", "microbatches"]).longer.diff().dropna() > 0).all()
+    # The same work: what a rank idles longer is what the step gets longer.
+    longer = (1 - table.reference) / (1 - table.bubble) - 1
+    assert table.longer.to_numpy() == pytest.approx(longer.to_numpy(), rel=0.01, abs=1e-3)
+
+
+@of("09_imbalance_sweep")
+def test_the_numbers_of_the_imbalance_sweep(experiment):
+    told = {}
+    for line in experiment.__doc__.splitlines():
+        if "% longer" in line:
+            told[line.split(",")[0]] = [float(word) for word in re.findall(r"(\d+\.\d) %", line)]
+    assert len(told) == 3
+    for name, numbers in zip(("1f1b", "interleaved", "zb_h1"), told.values(), strict=True):
+        equal = experiment.one_spread(name, 8, 32, 0.0, 1)["bubble"]
+        row = experiment.one_spread(name, 8, 32, 0.2, experiment.SETS)
+        found = [100 * x for x in (row["longer"], row["bubble"], equal, row["floor"])]
+        assert numbers == pytest.approx(found, abs=0.0501)
+        if name == "1f1b":
+            assert row["above_bound"] == pytest.approx(0.035, abs=5e-4)
+    few = experiment.one_spread("1f1b", 4, 4, 0.2, experiment.SETS)
+    assert few["shorter"] == pytest.approx(0.19, abs=5e-3)
+    alike = np.tile(experiment.stage_factors(experiment.SETS, 8, 0.2), (1, 2))
+    inflation = experiment.simulate("interleaved", 32, alike, 8)["inflation"]
+    assert np.median(inflation) == pytest.approx(1.218, abs=5e-4)
