@@ -206,7 +206,7 @@ def draw_steps(table: pd.DataFrame) -> None:
         for ax, (m, rows) in zip(axes, of_one.groupby("microbatches"), strict=True):
             draw_step(ax, rows)
             ax.set_title(f"p = {p}, m = {m}", fontsize=10)
-        axes[0].set_ylabel("step longer than of equal stages")
+        axes[0].set_ylabel("step longer by")
     for ax in panels[-1]:
         ax.set_xlabel("spread: standard deviation / mean")
     panels[0, 0].yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -214,7 +214,7 @@ def draw_steps(table: pd.DataFrame) -> None:
     figure.legend(
         handles,
         labels,
-        title="medians; bars: 90 % of the sets",
+        title="step time against equal stages: medians, and bars over 90 % of the sets",
         loc="outside upper center",
         ncols=3,
         frameon=False,
