@@ -1,9 +1,11 @@
 """Every experiment runs, answers its question with the known numbers, and writes its figure."""
 
 import importlib.util
+import re
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -141,3 +143,99 @@ def test_the_naive_order_hangs_and_the_others_have_their_price(experiment, tmp_p
     assert costs.gpipe[["eager", "rendezvous", "paired"]].tolist() == ["36", "50", "43"]
     assert hanging.loc["1f1b"].tolist() == [".", "hangs", ".", ".", ".", "."]
     assert (tmp_path / "08_deadlock.png").exists()
+
+
+@of("09_imbalance_sweep")
+def test_what_unequal_stages_add_to_the_idle_time(experiment, tmp_path):
+    table = experiment.main(quick=True)
+    assert (tmp_path / "09_imbalance_sweep.csv").exists()
+    assert (table.floor <= table.bubble + 1e-12).all()
+    equal = table[table.spread == 0]
+    assert equal.longer.abs().max() < 1e-12
+    assert equal.bubble.to_numpy() == pytest.approx(equal.reference.to_numpy(), rel=1e-12)
+    assert (table.closed_form.isna() == (table.schedule == "zb_h1")).all()
+    assert (table.groupby(["schedule", "ranks", "microbatches"]).longer.diff().dropna() > 0).all()
+    # The same work: what a rank idles longer is what the step gets longer.
+    longer = (1 - table.reference) / (1 - table.bubble) - 1
+    assert table.longer.to_numpy() == pytest.approx(longer.to_numpy(), rel=0.01, abs=1e-3)
+
+
+@of("09_imbalance_sweep")
+def test_the_numbers_of_the_imbalance_sweep(experiment):
+    told = {}
+    for line in experiment.__doc__.splitlines():
+        if "% longer" in line:
+            told[line.split(",")[0]] = [float(word) for word in re.findall(r"(\d+\.\d) %", line)]
+    assert len(told) == 3
+    for name, numbers in zip(("1f1b", "interleaved", "zb_h1"), told.values(), strict=True):
+        equal = experiment.one_spread(name, 8, 32, 0.0, 1)["bubble"]
+        row = experiment.one_spread(name, 8, 32, 0.2, experiment.SETS)
+        found = [100 * x for x in (row["longer"], row["bubble"], equal, row["floor"])]
+        assert numbers == pytest.approx(found, abs=0.0501)
+        if name == "1f1b":
+            assert row["above_bound"] == pytest.approx(0.035, abs=5e-4)
+    few = experiment.one_spread("1f1b", 4, 4, 0.2, experiment.SETS)
+    assert few["shorter"] == pytest.approx(0.19, abs=5e-3)
+    alike = np.tile(experiment.stage_factors(experiment.SETS, 8, 0.2), (1, 2))
+    inflation = experiment.simulate("interleaved", 32, alike, 8)["inflation"]
+    assert np.median(inflation) == pytest.approx(1.218, abs=5e-4)
+
+
+@of("10_slow_link")
+def test_a_slow_link_hurts_most_at_the_end(experiment, tmp_path):
+    points, links = experiment.main()
+    assert (tmp_path / "10_slow_link.png").exists()
+    p, m = experiment.RANKS, experiment.MICROBATCHES
+    by = links.set_index(["schedule", "link"])
+    for part in ("first", "last"):
+        measured, derived = by[f"{part}_slope"], by[f"{part}_sensitivity"]
+        assert derived.to_numpy() == pytest.approx(measured.to_numpy(), rel=1e-9)
+    before = np.arange(p - 1)
+    assert by.last_slope["gpipe"].tolist() == pytest.approx([2] * (p - 1))
+    warm_up = p - 1 - before
+    slope = 2 * (1 + (m - warm_up) // 2)
+    assert (slope[0], slope[-1]) == (26, 32)
+    assert by.first_slope["1f1b"].tolist() == pytest.approx(slope.tolist())
+    assert (by.until_ms["1f1b"] == experiment.MOST_MS).all()
+    slope = 2 * (1 + (m - 2 * warm_up + 1) // 3)
+    assert (slope[0], slope[-1]) == (14, 22)
+    assert by.last_slope["1f1b_eager"].tolist() == pytest.approx(slope.tolist())
+    assert by.until_ms["1f1b_eager"][[0, p - 2]].tolist() == [2.5, 1.5]
+    interleaved = by.loc["interleaved"]
+    assert interleaved.first_slope.tolist() == pytest.approx([4] * (p - 1) + [2])
+    assert interleaved.last_slope[[0, p - 2, p - 1]].tolist() == pytest.approx([32, 40, 20])
+    assert interleaved.until_ms[[0, p - 2]].tolist() == pytest.approx([0.79, 0.75], abs=5e-3)
+    # The later the link, the more it costs.
+    for name in ("1f1b", "1f1b_eager", "interleaved"):
+        here = points[(points.schedule == name) & (points.latency_ms == experiment.COMPARED_MS)]
+        assert here.added_ms[here.link < p - 1].is_monotonic_increasing
+
+
+@of("10_slow_link")
+def test_all_links_slow_cost_little_more_than_twice_one(experiment):
+    from pipesim.theory import one_f_one_b_makespan
+
+    p, m = experiment.RANKS, experiment.MICROBATCHES
+    costs = [experiment.FORWARD_MS] * p, [experiment.BACKWARD_MS] * p
+    none, all_slow = (one_f_one_b_makespan(*costs, m, c) for c in (0.0, 1.0))
+    assert all_slow - none == 68
+
+
+def test_the_price_of_one_slow_link_for_other_sizes():
+    import pipesim as ps
+
+    for p, m in ((2, 2), (3, 7), (4, 16), (6, 24), (9, 28)):
+        for r in range(p - 1):
+
+            def step(schedule, c, p=p, m=m, r=r):
+                pipe = ps.Pipeline.from_costs(
+                    1.0, 2.0, stages=p, latency_ms={(r, r + 1): c, (r + 1, r): c}
+                )
+                return ps.simulate(pipe, schedule, m, engine="replay").makespan
+
+            w = p - 1 - r
+            for c in (0.5, 6.0):
+                assert step("1f1b", c) == 3 * (m + p - 1) + 2 * c * (1 + (m - w) // 2)
+            if m >= 2 * w:
+                slope = step("1f1b_eager", 21.0) - step("1f1b_eager", 20.0)
+                assert slope == 2 * (1 + (m - 2 * w + 1) // 3)
