@@ -33,9 +33,11 @@ figures: $(ENVIRONMENT)
 	$(BIN)/python experiments/01_unequal_stages.py
 	$(BIN)/python experiments/05_price_of_imbalance.py
 	$(BIN)/python experiments/06_schedule_zoo.py
+	$(BIN)/python experiments/09_imbalance_sweep.py
 	cp out/01_unequal_stages.png docs/straggler.png
 	cp out/05_price_of_imbalance.png docs/price_of_imbalance.png
 	cp out/06_schedule_zoo.png docs/schedule_zoo.png
+	cp out/09_imbalance_sweep.png docs/imbalance_sweep.png
 
 clean:
 	rm -rf .venv .venv-torch .venv-distributed out

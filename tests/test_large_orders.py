@@ -60,3 +60,16 @@ def test_a_fault_of_a_large_order_is_told_as_that_of_a_small_one(monkeypatch):
         ps.Schedule.from_orders([good[0], "1B0 1F0 1F1 1B1"])
     with pytest.raises(ps.ScheduleError, match="1F1 is there twice"):
         ps.Schedule.from_orders([good[0], "1F0 1B0 1F1 1F1 1B1"])
+
+
+def test_half_a_million_ops_have_the_closed_form_and_the_summary():
+    p, m = 256, 1024
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=p)
+    run = ps.simulate(pipe, "1f1b", m, engine="replay")
+    assert len(run.schedule) == 524_288
+    summary = run.summary()
+    assert summary["makespan_ms"] == (m + p - 1) * 3
+    assert summary["inflation"] == 1
+    assert summary["bubble_fraction"] == pytest.approx((p - 1) / (m + p - 1))
+    assert summary["lower_bound_ms"] == pytest.approx(summary["makespan_ms"])
+    assert run.schedule.peak_in_flight() == tuple(range(p, 0, -1))
