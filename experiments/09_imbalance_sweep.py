@@ -33,7 +33,6 @@ from matplotlib.ticker import PercentFormatter
 from tqdm import tqdm
 
 import pipesim as ps
-from pipesim.batch import CostVariants, simulate_many
 from pipesim.plot.style import CURVES
 
 OUT = Path(__file__).parent.parent / "out"
@@ -105,7 +104,7 @@ def simulate(
         f"{kind}_ms": cost * factors for kind, cost in ({"forward": forward} | backward).items()
     }
     schedule = ps.build_schedule(name, ranks, microbatches)
-    return simulate_many(schedule, CostVariants(base, costs))
+    return ps.simulate_many(schedule, ps.CostVariants(base, costs))
 
 
 def quantiles(numbers: dict[str, np.ndarray], microbatches: int) -> dict[str, float]:

@@ -27,7 +27,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import pipesim as ps
-from pipesim.batch import simulate_many
 from pipesim.plot.style import CURVES
 
 OUT = Path(__file__).parent.parent / "out"
@@ -72,7 +71,7 @@ def sweep(name: str, steps: int) -> pd.DataFrame:
     pipelines = [
         pipeline(name, link, c) for link, c in zip(table.link, table.latency_ms, strict=True)
     ]
-    table["step_ms"] = simulate_many(schedule, pipelines)["makespan_ms"]
+    table["step_ms"] = ps.simulate_many(schedule, pipelines)["makespan_ms"]
     table["added_ms"] = table.step_ms - table.step_ms[0]  # the first has no latency
     return table
 

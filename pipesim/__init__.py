@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipesim import plot
+    from pipesim.batch import CostVariants, simulate_many
     from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config
     from pipesim.engine.deadlock import check_deadlock
@@ -58,6 +59,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BestSplit": "explain",
     "ConfigError": "errors",
+    "CostVariants": "batch",
     "DeadlockError": "errors",
     "Device": "components",
     "Kind": "ops",
@@ -96,6 +98,7 @@ _HOMES = {
     "schedule_names": "schedules",
     "simulate": "run",
     "simulate_config": "config",
+    "simulate_many": "batch",
     "sweep_config": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
