@@ -64,13 +64,14 @@ def split_lower_bound(
     backward_hop: npt.ArrayLike,
     rank_of: npt.ArrayLike | None = None,
     saved: npt.ArrayLike = 0.0,
+    alike: int = 1,
 ) -> float:
     """Return a lower bound for any order with split backwards, or with some split and some whole.
 
     The largest of: the way to a rank and all its work; the way to it, all its F and I, and the
     way back; the longest way of a micro-batch up to I on a stage, and its W there. A whole
     backward counts as an I without a W. What overlapped pairs save of their two ops' times is
-    taken off the work.
+    taken off the work. Each column stands for so many micro-batches that are `alike`.
 
     Examples
     --------
@@ -85,8 +86,8 @@ def split_lower_bound(
     path = (f.sum(axis=0) + _total(there) + way_back + w).max()
     return float(
         max(
-            _longest_rank(head, f + i + w - once, np.zeros_like(tail), rank_of),
-            _longest_rank(head, f + i - once, tail, rank_of),
+            _longest_rank(head, alike * (f + i + w - once), np.zeros_like(tail), rank_of),
+            _longest_rank(head, alike * (f + i - once), tail, rank_of),
             path,
         )
     )

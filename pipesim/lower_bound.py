@@ -29,8 +29,21 @@ def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
     elif Kind.B in times:
         whole = op_numbers(schedule)[Kind.B] >= 0
         first, rest = np.where(whole, times[Kind.B], first), np.where(whole, 0.0, rest)
+    if _alike(schedule, pipe):  # one micro-batch stands for all
+        forward, first, rest = (x[:, :1] for x in (times[Kind.F], first, rest))
+        hops = there[:, :1], back[:, :1]
+        count = schedule.microbatches
+        return split_lower_bound(forward, first, rest, *hops, rank_of[:, :1], alike=count)
     forward, first, saved = _overlapped(schedule, pipe, times[Kind.F], first)
     return split_lower_bound(forward, first, rest, there, back, rank_of, saved)
+
+
+def _alike(schedule: Schedule, pipe: Pipeline) -> bool:
+    """Say whether all micro-batches go the same way and take the same times."""
+    whole_and_split = {Kind.B, Kind.I} <= schedule.kinds
+    paired = bool((schedule.group >= 0).any())
+    one = schedule.slices == schedule.placement.directions == 1
+    return pipe.microbatches is None and one and not whole_and_split and not paired
 
 
 def _hops(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
@@ -86,11 +86,68 @@ def test_bounds_are_those_of_one_pipeline(batch):
         assert bound == pytest.approx(makespan_bound(schedule, pipe), rel=1e-12)
 
 
+protocols = st.fixed_dictionaries(
+    {
+        "protocol": st.sampled_from(["eager", "rendezvous", "paired", "posted"]),
+        "queue_capacity": st.sampled_from([None, 1, 2]),
+    }
+)
+
+
+@settings(max_examples=60)
+@given(batches(), protocols)
+def test_all_numbers_under_protocols_and_queues(batch, how):
+    schedule, pipelines = batch
+    try:
+        many = simulate_many(schedule, pipelines, **how)
+    except ps.DeadlockError:
+        with pytest.raises(ps.DeadlockError):
+            ps.simulate(pipelines[0], schedule, **how)
+        return
+    for number, pipe in enumerate(pipelines):
+        run = ps.simulate(pipe, schedule, **how)
+        summary = run.summary()
+        for name in METRICS:
+            expected = np.nan if summary[name] is None else summary[name]
+            near = pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+            assert many[name][number] == near, name
+        assert many["busy_ms"][number] == pytest.approx(run.ranks.busy.to_numpy(), rel=1e-9)
+        idle = pytest.approx(run.ranks.idle.to_numpy(), rel=1e-9, abs=1e-9 * run.makespan)
+        assert many["idle_ms"][number] == idle
+
+
+@pytest.mark.parametrize("together", [1, 10_000])
+def test_pipelines_of_every_kind_in_one_batch(monkeypatch, together):
+    monkeypatch.setattr("pipesim.batch.MOST_TIMES", together)
+    schedule = ps.build_schedule("1f1b", 3, 4)
+    links = {"latency_ms": 0.3, "bandwidth_gb_s": 1.0, "output_bytes": 10**6}
+    pipelines = [
+        ps.Pipeline.from_costs([1, 2, 3], [2, 1, 2]),
+        ps.Pipeline.from_costs([[1, 2, 1, 3]] * 3, [2, 1, 2]),
+        ps.Pipeline.from_costs([1, 2, 3], [2, 1, 2], **links),
+        ps.Pipeline.from_costs([1, 2, 3], [2, 1, 2], speed=[1.0, 0.5, 2.0], overhead_ms=0.1),
+        ps.Pipeline.from_costs([[3, 2, 1, 0]] * 3, [2, 1, 2], **links),
+    ]
+    for how in ({}, {"protocol": "paired", "eager_limit_bytes": 1000}):
+        many = simulate_many(schedule, pipelines, **how)["makespan_ms"]
+        assert many.tolist() == [ps.simulate(p, schedule, **how).makespan for p in pipelines]
+
+
+def test_no_pipelines_and_bad_limits():
+    schedule = ps.build_schedule("1f1b", 2, 3)
+    assert all(len(values) == 0 for values in simulate_many(schedule, []).values())
+    pipe = ps.Pipeline.from_costs([1, 1], [2, 2])
+    for limit in (0, 1.5):
+        with pytest.raises(ValueError, match=f"queue_capacity = {limit} is not"):
+            simulate_many(schedule, [pipe], queue_capacity=limit)
+
+
 def test_nothing_takes_no_time():
     pipe = ps.Pipeline.from_costs([0, 0], [0, 0])
     numbers = simulate_many(ps.build_schedule("1f1b", 2, 3), [pipe])
     summary = ps.simulate(pipe, "1f1b", 3).summary()
-    for name, values in numbers.items():
+    for name in METRICS:
+        values = numbers[name]
         assert (None if np.isnan(values[0]) else values[0]) == summary[name], name
 
 

@@ -100,6 +100,8 @@ def test_a_plan_knows_when_every_op_ends(case, options):
     try:
         plan = make_plan(graph, index)
     except ps.DeadlockError:
+        with pytest.raises(ps.DeadlockError):
+            ps.simulate(pipe, schedule, **options)
         return
     costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
     expected = ps.simulate(pipe, schedule, **options).spans.end
@@ -147,6 +149,9 @@ def test_a_graph_is_kept_for_the_same_schedule_only(monkeypatch):
     assert steps(protocol="paired") == steps(protocol="paired") != steps()
     assert steps(queue_capacity=2) >= steps()
     assert len(built) == 3
-    schedule = ps.build_schedule("1f1b", 3, 5)
+    for _ in range(2):  # a schedule by its name is the same one, too
+        ps.simulate(pipe, "1f1b", 5, engine="replay", queue_capacity=1)
+    assert len(built) == 3
+    schedule = ps.build_schedule("1f1b", 3, 5).relabelled(name="another")
     assert steps(queue_capacity=1) == ps.simulate(pipe, schedule, queue_capacity=1).makespan
     assert len(built) == 4

@@ -210,3 +210,36 @@ def test_points_read_together_are_those_read_one_by_one(
         except ps.ConfigError as error:
             alone = str(error)
         assert seen[number] == alone
+
+
+def test_an_element_of_what_is_given_once_for_all(tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text(
+        '[run]\nschedule = "1f1b"\nmicrobatches = 8\n'
+        "[stages]\ncount = 4\nforward_ms = 1\nbackward_ms = 2\n"
+        '[sweep.axes]\n"devices.speed[3]" = [1.0, 0.5]\n"links.latency_ms[2]" = [0.0, 0.5]\n'
+        '"stages.forward_ms[0]" = [1, 2]\n'
+    )
+    table = ps.sweep_config(config)
+    speed, latency, forward = (
+        table["devices.speed[3]"],
+        table["links.latency_ms[2]"],
+        table.iloc[:, 5],
+    )
+    assert table.makespan_ms[(speed == 1) & (latency == 0) & (forward == 1)].tolist() == [33]
+    assert table.makespan_ms[(speed == 0.5) & (latency == 0) & (forward == 1)].tolist() == [57]
+
+
+def test_the_engine_is_no_axis_and_bad_files_are_told_before_the_first_run(tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text(
+        '[run]\nschedule = "1f1b"\nmicrobatches = 8\n'
+        "[stages]\ncount = 4\nforward_ms = 1\nbackward_ms = 2\n"
+        '[sweep.axes]\n"run.engine" = ["simpy", "replay"]\n'
+    )
+    with pytest.raises(ps.ConfigError, match="a sweep runs on the replay engine"):
+        ps.sweep_config(config)
+    axes = {"sweep.axes": {"run.microbatches": [4, 8]}}
+    with pytest.raises(ValueError, match=r"o\.txt: a table is written as \.csv or \.parquet"):
+        ps.sweep_config(config, axes, progress=pytest.fail, file=tmp_path / "o.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]

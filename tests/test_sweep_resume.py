@@ -13,7 +13,8 @@ import pytest
 import pipesim as ps
 from pipesim.cli import main
 from pipesim.sweep import rows
-from pipesim.sweep.journal import journal_path
+from pipesim.sweep.journal import add_rows, journal_path, open_journal
+from pipesim.sweep.study import read_study
 
 ROOT = Path(__file__).parent.parent
 
@@ -169,3 +170,60 @@ def test_parquet_has_the_same_rows(study, tmp_path):
     numbers = table.select_dtypes("float").columns
     pandas.testing.assert_frame_equal(read[numbers], table[numbers], check_exact=True)
     assert read.error.dropna().tolist() == table.error.dropna().tolist()
+
+
+def test_axes_in_another_order_are_another_study(tmp_path):
+    def study(name, *keys):
+        path = tmp_path / name
+        axes = "\n".join(f'"stages.forward_ms[{key}]" = [1, {2 + key}]' for key in keys)
+        path.write_text(
+            '[run]\nschedule = "1f1b"\nmicrobatches = 8\n'
+            "[stages]\nforward_ms = [1, 1, 1, 1]\nbackward_ms = [2, 2, 2, 2]\n"
+            f"[sweep.axes]\n{axes}\n"
+        )
+        return path
+
+    one, other = study("one.toml", 0, 3), study("other.toml", 3, 0)
+    columns = ["stages.forward_ms[0]", "stages.forward_ms[3]"]
+    first, second = ps.sweep_config(one), ps.sweep_config(other)
+    assert first.set_index(columns).makespan_ms.to_dict() == (
+        second.set_index(columns).makespan_ms.to_dict()
+    )
+    file = tmp_path / "t.csv"
+    journal = journal_path(file)
+    handle, _ = open_journal(journal, read_study(one)[0].digest, 4, resume=False)
+    handle.close()
+    with pytest.raises(ps.ConfigError, match="are of another study"):
+        ps.sweep_config(other, file=file, resume=True)
+
+
+def test_a_journal_is_gone_on_with_and_never_written_anew(tmp_path):
+    path = tmp_path / "j.partial"
+    row = [None] * len(rows.RESULTS)
+    handle, done = open_journal(path, "d", 9, resume=False)
+    add_rows(handle, [0, 1], [row, row])
+    handle.close()
+    before = path.read_bytes()
+    path.write_bytes(before + b'{"point": 2, "row"')
+    handle, done = open_journal(path, "d", 9, resume=True)
+    assert sorted(done) == [0, 1]
+    assert path.read_bytes() == before
+    add_rows(handle, [2], [row])
+    handle.close()
+    assert path.read_bytes().startswith(before)
+
+
+@pytest.mark.parametrize("line", ["[1]", "3", '{"point": 0}', '{"point": "0", "row": []}', "{}"])
+def test_a_damaged_journal_is_told(tmp_path, line):
+    path = tmp_path / "j.partial"
+    open_journal(path, "d", 9, resume=False)[0].close()
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ps.ConfigError, match="is no journal of a sweep: delete it"):
+        open_journal(path, "d", 9, resume=True)
+
+
+def test_a_folder_in_the_place_of_the_journal_is_told(tmp_path):
+    (tmp_path / "j.partial").mkdir()
+    with pytest.raises(ps.ConfigError, match="is no file"):
+        open_journal(tmp_path / "j.partial", "d", 9, resume=True)

@@ -13,6 +13,7 @@ from pipesim.arrays import FloatArray
 from pipesim.batch.bound import makespan_bounds
 from pipesim.batch.tables import is_uniform, message_times, op_times, stage_costs
 from pipesim.batch.variants import CostVariants, cost_fields
+from pipesim.checks import check_count
 from pipesim.components import COST_FIELDS
 from pipesim.engine.cost_index import cost_index
 from pipesim.engine.graph_cache import cached_graph
@@ -56,9 +57,10 @@ def simulate_many(
 ) -> dict[str, FloatArray]:
     """Return the numbers of the runs of a schedule on each of some pipelines.
 
-    One array (K,) for each of `METRICS`, named as in `Run.summary`; NaN where that has None.
-    The makespan is the same to the bit, the others differ by the rounding of sums. The numbers
-    of a pipeline do not depend on those that it comes with.
+    One array (K,) for each of `METRICS`, named as in `Run.summary`, NaN where that has None; and
+    `busy_ms` and `idle_ms`, arrays (K, ranks). The makespan is the same to the bit, the others
+    differ by the rounding of sums. The numbers of a pipeline do not depend on those that it
+    comes with. When the ops of one of them run, `simulate` with the same engine tells.
 
     Parameters
     ----------
@@ -74,6 +76,8 @@ def simulate_many(
     ------
     ScheduleError
         If the schedule does not fit the pipelines.
+    ValueError
+        If the protocol or a limit is not one of those allowed.
     DeadlockError
         If a run cannot go on.
 
@@ -85,6 +89,9 @@ def simulate_many(
     >>> numbers["makespan_ms"].tolist()
     [33.0, 57.0]
     """
+    if not len(pipelines):
+        none = np.zeros((0, schedule.ranks))
+        return {name: np.zeros(0) for name in METRICS} | {"busy_ms": none, "idle_ms": none}
     ends = _run_ends(schedule, pipelines, **how)
     busy = op_times(schedule, pipelines).busy(schedule.ranks)
     even = _remade_ends(schedule, _equalised(schedule, pipelines)).makespan
@@ -98,7 +105,7 @@ def simulate_many(
         columns["bubble_fraction"] - columns["closed_form_bubble_fraction"]
     )
     columns["lower_bound_ms"] = makespan_bounds(schedule, pipelines)
-    return {name: columns[name] for name in METRICS}
+    return {name: columns[name] for name in (*METRICS, "busy_ms", "idle_ms")}
 
 
 def _run_ends(
@@ -110,9 +117,14 @@ def _run_ends(
     eager_limit_bytes: int | None = None,
 ) -> Ends:
     """Run a schedule on each pipeline, a block of them at once."""
+    varying = [not is_uniform(schedule, [pipe]) for pipe in _bases(pipelines)]
+    if any(varying) and not all(varying):  # these have cost sets of another form
+        return _apart(schedule, pipelines, varying, protocol, queue_capacity, eager_limit_bytes)
     base = pipelines.base if isinstance(pipelines, CostVariants) else pipelines[0]
-    for pipe in (base,) if isinstance(pipelines, CostVariants) else pipelines:
+    for pipe in _bases(pipelines):
         check_fit(schedule, pipe)
+    if queue_capacity is not None:
+        check_count("queue_capacity", queue_capacity)
     check_eager_limit(protocol, eager_limit_bytes)
     program = lower(schedule, protocol)
     meets = meeting(program, base, eager_limit_bytes)
@@ -120,8 +132,8 @@ def _run_ends(
         rules = {"queue_capacity": queue_capacity, "eager_limit_bytes": eager_limit_bytes}
         each = [_run_ends(schedule, [p], protocol=protocol, **rules) for p in pipelines]
         return Ends(*map(np.concatenate, zip(*each, strict=True)))
-    linked = (base,) if isinstance(pipelines, CostVariants) else pipelines
-    wires = any(link.bandwidth_gb_s is not None for p in linked for link in p.links.values())
+    links = (link for pipe in _bases(pipelines) for link in pipe.links.values())
+    wires = any(link.bandwidth_gb_s is not None for link in links)
     graph = cached_graph(program, queue_capacity=queue_capacity, meets=meets, wires=wires)
     plan, parts = None, []
     together = max(1, MOST_TIMES // len(schedule))
@@ -135,6 +147,37 @@ def _run_ends(
         ends = plan.run(plan.index.cost_sets(times.duration, wire, latency))
         parts.append(Ends(ends.makespan, ends.first_start.T, ends.last_end.T))
     return Ends(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _bases(pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:
+    """Return the pipelines, or of variants what they have in common but for their costs."""
+    return (pipelines.base,) if isinstance(pipelines, CostVariants) else pipelines
+
+
+def _apart(
+    schedule: Schedule,
+    pipelines: Sequence[Pipeline],
+    varying: Sequence[bool],
+    protocol: str,
+    queue_capacity: int | None,
+    eager_limit_bytes: int | None,
+) -> Ends:
+    """Run those whose costs vary over micro-batches and the others by themselves."""
+    places, parts = [], []
+    for kind in (False, True):
+        chosen = [place for place, varies in enumerate(varying) if varies == kind]
+        places += chosen
+        parts.append(
+            _run_ends(
+                schedule,
+                [pipelines[place] for place in chosen],
+                protocol=protocol,
+                queue_capacity=queue_capacity,
+                eager_limit_bytes=eager_limit_bytes,
+            )
+        )
+    back = np.argsort(places)
+    return Ends(*(np.concatenate(both)[back] for both in zip(*parts, strict=True)))
 
 
 def _sizes(pipe: Pipeline) -> tuple[int, ...]:
@@ -179,6 +222,8 @@ def _shares(ends: Ends, busy: FloatArray) -> dict[str, FloatArray]:
     runs = makespan > 0  # nothing is idle in no time
     return {
         "makespan_ms": makespan,
+        "busy_ms": busy,
+        "idle_ms": idle,
         "bubble_fraction": _ratio(idle, whole, nothing=0.0).sum(axis=1) / ranks,
         "bubble_ratio": np.where(runs, _ratio(idle.sum(axis=1), total, nothing=np.nan), 0.0),
         "span_bubble": np.where(runs, 1 - _ratio(total, ranks * longest, nothing=np.nan), 0.0),

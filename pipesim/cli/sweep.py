@@ -33,6 +33,9 @@ def sweep(arguments: Namespace) -> None:
     over = _plotted(axes)
     if arguments.heat and (len(over) != 2 or arguments.x not in (None, *over)):
         raise ValueError(f"--heat: needs two axes that vary, not {', '.join(over) or 'none'}")
+    for flag, given in (("--heat", arguments.heat), ("--x", arguments.x)):
+        if given and not arguments.plot:
+            raise ValueError(f"{flag}: needs --plot, the file of the picture")
     try:
         with ProgressBar("run") as progress:
             table = sweep_config(
@@ -58,14 +61,17 @@ def sweep(arguments: Namespace) -> None:
             f"pipesim: {failed} of {len(table)} points failed; see the column error",
             file=sys.stderr,
         )
-    if arguments.plot:
-        _plot(table[table.error.isna()], over, arguments)
-    _print(table, list(axes), arguments)
+    try:
+        if arguments.plot:
+            _plot(table, over, arguments)
+    finally:  # the numbers are there, whatever becomes of the picture
+        _print(table, list(axes), arguments)
 
 
 def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
     if arguments.json:
         plain = table.astype(object).where(table.notna(), None)
+        plain = plain.replace({float("inf"): "inf", float("-inf"): "-inf"})
         print(to_json(plain.to_dict(orient="records")))
         return
     columns = [*axes, *METRICS[:3], "closed_form_bubble_fraction"]
@@ -104,6 +110,7 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
         y = next(axis for axis in axes if axis != x)
         picture = heat_map(table, x=x, y=y, value=arguments.y)
     else:
+        table = table[table[arguments.y].notna()]  # a point without a number leaves a gap
         by = [] if mode == "zip" else [axis for axis in axes if axis != x]
         picture = lines(table, x=x, y=arguments.y, by=by)
     save(picture, arguments.plot)

@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from pipesim.config.elements import spread_out
 from pipesim.config.rules import SWEEP_MODES, contradictions, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.errors import ConfigError, DeadlockError, PipesimError
@@ -80,7 +81,7 @@ def override(document: Document, name: str, overrides: Mapping[str, Any]) -> Doc
     faults = []
     for key, value in overrides.items():
         try:
-            document = set_key(document, key, value)
+            document = set_key(spread_out(document, key), key, value)
         except ValueError as error:
             faults.append(str(error))
     if faults:

@@ -1,5 +1,6 @@
 """Tables as .csv or .parquet files."""
 
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,21 +11,32 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def check_table_file(path: str | PathLike[str]) -> None:
+    """Check that a table can be written to a file of this name, before there is one.
+
+    Raises
+    ------
+    ValueError
+        If its ending is neither .csv nor .parquet, or Parquet's library is not installed.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in TABLE_ENDINGS:
+        raise ValueError(f"{path}: a table is written as {' or '.join(TABLE_ENDINGS)}")
+    if ending == ".parquet" and find_spec("pyarrow") is None:
+        raise ValueError(f"{path}: needs pyarrow; pip install 'pipesim[parquet]'")
+
+
 def write_table(table: "pd.DataFrame", path: str | PathLike[str]) -> None:
     """Write a table as .csv or .parquet, whole or not at all; numbers in full precision.
 
     Raises
     ------
     ValueError
-        If the ending is neither.
-    ImportError
-        If Parquet's library is not installed: pip install 'pipesim[parquet]'.
+        If the ending is neither, or Parquet's library is not installed.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in TABLE_ENDINGS:
-        raise ValueError(f"{path}: a table is written as {' or '.join(TABLE_ENDINGS)}")
+    check_table_file(path)
     with replacing(path) as temporary:
-        if ending == ".parquet":
+        if Path(path).suffix.lower() == ".parquet":
             table.to_parquet(temporary, index=False)
         else:
             table.to_csv(temporary, index=False)

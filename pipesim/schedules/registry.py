@@ -1,6 +1,7 @@
 """Building a schedule by its name, on the placement that it needs."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from pipesim.schedule import Schedule
 from pipesim.schedules.families import FAMILIES, Family
 from pipesim.text_table import count_text
 
+MOST_KEPT = 2_000_000  # ops of all schedules that are kept for the next call
 MOST_FORWARDS = 50_000_000  # forwards, with one op or two more each
 
 
@@ -95,9 +97,28 @@ def build_schedule(
             f"micro-batches, with the options) would not fit into memory; {MOST_FORWARDS:,} do"
         )
     if not family.by_cost:
-        return family.build(placement, microbatches, **options).relabelled(family=name)
+        return _kept_or_built(name, placement, microbatches, options)
     make = partial(_made_for_costs, name, placement, microbatches, options)
     return make(pipeline or _unit_costs(placement)).relabelled(remake=make)
+
+
+_kept: OrderedDict[Any, Schedule] = OrderedDict()  # of the last few calls
+
+
+def _kept_or_built(
+    name: str, placement: Placement, microbatches: int, options: Mapping[str, Any]
+) -> Schedule:
+    """Return a schedule that does not go by the costs, the same object for the same again."""
+    key = (name, placement.name, placement, microbatches, repr(sorted(options.items())))
+    if key not in _kept:
+        built = FAMILIES[name].build(placement, microbatches, **options).relabelled(family=name)
+        if len(built) > MOST_KEPT:
+            return built
+        _kept[key] = built
+        while sum(map(len, _kept.values())) > MOST_KEPT:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    return _kept[key]
 
 
 def check_options(name: str, options: Mapping[Any, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.batch import METRICS
 from pipesim.errors import ConfigError
-from pipesim.io.table_file import write_table
+from pipesim.io.table_file import check_table_file, write_table
 from pipesim.progress import Progress
 from pipesim.sweep.backends import check_backend, run_blocks
 from pipesim.sweep.journal import add_rows, journal_path, open_journal
@@ -70,9 +70,11 @@ def sweep_config(
         If the config or an axis is faulty, or every single point; or if there is a journal that
         is not to be resumed, or of another study.
     ValueError
-        If the backend is unknown or not installed.
+        If the backend is unknown or not installed, or the file cannot be written in its format.
     """
     check_backend(jobs, backend, cluster)
+    if file is not None:
+        check_table_file(file)
     study, points = read_study(path, overrides)
 
     def run(rows: dict[int, Row], journal: Any = None) -> None:

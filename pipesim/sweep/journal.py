@@ -58,18 +58,18 @@ def open_journal(
     if not resume:
         way = "go on with it (--resume, or resume=True), or delete it"
         raise ConfigError(str(path), [f"an interrupted sweep has left its rows here: {way}"])
-    lines = list(_good_lines(path))
+    if not path.is_file():
+        raise ConfigError(str(path), ["is no file, and there the rows are to be kept: move it"])
+    lines, length = _good_lines(path)
     if not lines or lines[0] != head:
         way = "give the config and the axes that it began with, or delete it"
         raise ConfigError(str(path), [f"these rows are of another study: {way}"])
-    done = {line["point"]: line["row"] for line in lines[1:]}
-    if not all(0 <= number < points and len(row) == len(RESULTS) for number, row in done.items()):
+    if not all(_is_row(line, points) for line in lines[1:]):
         raise ConfigError(str(path), ["is no journal of a sweep: delete it"])
-    file = path.open("r+", encoding="utf-8")
-    file.seek(0)
-    file.truncate()
-    _write(file, [head, *({"point": number, "row": row} for number, row in done.items())])
-    return file, done
+    with path.open("r+b") as cut:
+        cut.truncate(length)  # what was cut off is not done
+    file = path.open("a", encoding="utf-8")
+    return file, {line["point"]: line["row"] for line in lines[1:]}
 
 
 def add_rows(file: TextIO, numbers: Sequence[int], rows: Sequence[Row]) -> None:
@@ -83,15 +83,24 @@ def _write(file: TextIO, lines: Sequence[Any]) -> None:
     file.flush()
 
 
-def _good_lines(path: Path) -> list[Any]:
-    """Return the lines of a journal up to the first that is cut off."""
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+def _good_lines(path: Path) -> tuple[list[Any], int]:
+    """Return the lines of a journal up to the first that is cut off, and their length in bytes."""
+    lines, length = [], 0
+    for line in path.read_bytes().splitlines(keepends=True):
         try:
-            lines.append(json.loads(line))
+            found = json.loads(line)
         except ValueError:
             break
-        if not line.endswith("\n"):
-            lines.pop()
+        if not line.endswith(b"\n"):
             break
-    return lines
+        lines.append(found)
+        length += len(line)
+    return lines, length
+
+
+def _is_row(line: Any, points: int) -> bool:
+    if not isinstance(line, dict) or set(line) != {"point", "row"}:
+        return False
+    number, row = line["point"], line["row"]
+    fits = type(number) is int and 0 <= number < points
+    return fits and isinstance(row, list) and len(row) == len(RESULTS)

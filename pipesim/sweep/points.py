@@ -29,6 +29,8 @@ from pipesim.sweep.study import Point, Study
 # What a faulty point raises; anything else is a fault of the program.
 FAULTS = (PipesimError, ValueError, ArithmeticError, MemoryError)
 
+MOST_OPS = 2_000_000  # of all schedules that a reader keeps
+
 _COST = re.compile(r"stages\.((?:forward|backward|input_grad|weight_grad)_ms)(?:\[(\d+)\])?")
 
 
@@ -97,6 +99,8 @@ class Reader:
             # One that goes by the costs is another for each pipeline.
             if known.remake is None:
                 self.schedules[key, placed] = known
+                while sum(map(len, self.schedules.values())) > MOST_OPS and len(self.schedules) > 1:
+                    del self.schedules[next(iter(self.schedules))]
         return known
 
     def _factors(self, point: Point, work: Sequence[float]) -> FloatArray:

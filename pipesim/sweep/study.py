@@ -86,11 +86,15 @@ def read_study(
     document = override(read_document(path), name, overrides or {})
     section = parse_sweep(document, name)
     axes: list[Axis] = section.axes  # type: ignore[assignment]  # checked by its hook
+    keys = tuple(key for axis in axes for key in axis.keys)
+    if "run.engine" in keys:
+        why = "a sweep runs on the replay engine, whose numbers are those of any other"
+        raise ConfigError(name, [f'sweep.axes."run.engine": {why}'])
     study = Study(
         document={key: value for key, value in document.items() if key != "sweep"},
         name=name,
         directory=directory,
-        keys=tuple(key for axis in axes for key in axis.keys),
+        keys=keys,
         mode=section.mode,
         imbalance=next((axis for axis in axes if isinstance(axis, Imbalance)), None),
         digest=_digest(document, directory, axes),
@@ -125,6 +129,7 @@ def _digest(document: Document, directory: Path, axes: list[Axis]) -> str:
     """Return a hash of all that the rows depend on: config, axes, files, and this program."""
     digest = sha256(f"pipesim {pipesim.__version__}\n".encode())
     digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+    digest.update(json.dumps([axis.keys for axis in axes]).encode())  # their order numbers points
     for file in sorted(_files(document, axes)):
         try:
             digest.update((directory / file).read_bytes())

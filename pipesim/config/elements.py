@@ -1,0 +1,61 @@
+"""Setting one element of a value that is given once for all: `devices.speed[2] = 0.8`."""
+
+import re
+from typing import Any
+
+from pipesim.checks import is_number
+from pipesim.io.config_file import Document
+
+_ELEMENT = re.compile(r"(stages|devices|links)\.(\w+)\[\d+\]")
+_DEFAULTS = {
+    "devices.speed": 1.0,
+    "devices.overhead_ms": 0.0,
+    "links.latency_ms": 0.0,
+    "stages.stash_bytes": 0,
+    "stages.param_bytes": 0,
+    "stages.output_bytes": 0,
+}
+
+
+def spread_out(document: Document, key: str) -> Document:
+    """Return a document in which the value that a key is an element of is a list.
+
+    A number that holds for all stages, ranks or boundaries is written out once for each, if the
+    document says how many there are; so is the default of a key that is not there.
+
+    Examples
+    --------
+    >>> spread_out({"stages": {"forward_ms": [1, 1]}}, "devices.speed[1]")["devices"]
+    {'speed': [1.0, 1.0]}
+    """
+    match = _ELEMENT.fullmatch(key)
+    if match is None:
+        return document
+    section, name = match[1], match[2]
+    table = document.get(section, {})
+    if not isinstance(table, dict):
+        return document
+    value = table.get(name, _DEFAULTS.get(f"{section}.{name}"))
+    count = _count(document, section)
+    if not is_number(value) or count is None:
+        return document
+    return document | {section: table | {name: [value] * count}}
+
+
+def _count(document: Document, section: str) -> int | None:
+    """Return how many stages, ranks or boundaries a document has; None if it does not say."""
+    stages, devices = (document.get(name) for name in ("stages", "devices"))
+    ranks = _whole(devices.get("ranks")) if isinstance(devices, dict) else None
+    if not isinstance(stages, dict):
+        return ranks if section == "devices" else None
+    lists = (len(value) for value in stages.values() if isinstance(value, list))
+    count = _whole(stages.get("count")) or next(lists, None) or ranks
+    if section == "devices":
+        return ranks or count
+    if count is None:
+        return None
+    return count - 1 if section == "links" else count
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value <= 10**6 else None
