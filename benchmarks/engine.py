@@ -29,6 +29,7 @@ from pipesim.engine.cost_index import cost_index
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.plan_kernels import run_once
 from pipesim.engine.replay import make_plan
+from pipesim.schedules import FAMILIES
 from pipesim.text_table import text_table
 
 RESULTS = Path(__file__).parent / "results.md"
@@ -78,10 +79,12 @@ def row(name: str, ranks: int, microbatches: int, repeats: int) -> dict[str, str
     index = cost_index(program, times.entry, entries, wires=False)
     plan = make_plan(event_graph(program, wires=False), index)
     costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
-    one = np.ascontiguousarray(costs[:, 0])
+    steps = plan.a, plan.b, plan.w, plan.c
+    one, value = np.ascontiguousarray(costs[:, 0]), np.empty(len(plan) + 1)
 
     def from_nothing() -> None:
-        built = ps.build_schedule(name, ranks, microbatches, **options)
+        # Not `build_schedule`, which would hand out the same one again.
+        built = FAMILIES[name].build(schedule.placement, microbatches)
         ps.simulate(pipe, built, engine="replay")
 
     ops = len(schedule)
@@ -90,7 +93,9 @@ def row(name: str, ranks: int, microbatches: int, repeats: int) -> dict[str, str
         "m": str(microbatches),
         "ops": f"{ops:,}",
         "simpy": f"{ops / seconds(lambda: ps.simulate(pipe, schedule), repeats) / 1e3:,.0f} k/s",
-        "one set": rate(ops, seconds(lambda: run_once(plan.a, plan.b, plan.w, plan.c, one), 5)),
+        "one set": rate(
+            ops, seconds(lambda: run_once(plan.a, plan.b, plan.w, plan.c, one, value), 5)
+        ),
     }
     for sets in SETS:
         many = np.repeat(costs, sets, axis=1)

@@ -17,12 +17,16 @@ from pipesim.arrays import FloatArray
 
 
 def forward_lower_bound(
-    forward: npt.ArrayLike, forward_hop: npt.ArrayLike, rank_of: npt.ArrayLike | None = None
+    forward: npt.ArrayLike,
+    forward_hop: npt.ArrayLike,
+    rank_of: npt.ArrayLike | None = None,
+    alike: int = 1,
 ) -> float:
     """Return a lower bound for any order of forwards.
 
     A rank cannot start before a micro-batch has come through the stages before it, and after
-    its last F a micro-batch has to go through those behind it.
+    its last F a micro-batch has to go through those behind it. Each column stands for so many
+    micro-batches that are `alike`.
 
     Examples
     --------
@@ -32,7 +36,7 @@ def forward_lower_bound(
     f, hop = _array(forward), _array(forward_hop)
     head, tail = _before(f, hop), _before(f[::-1], hop[::-1])[::-1]
     path = (f.sum(axis=0) + _total(hop)).max()
-    return float(max(_longest_rank(head, f, tail, rank_of), path))
+    return float(max(_longest_rank(head, alike * f, tail, rank_of), path))
 
 
 def fused_lower_bound(

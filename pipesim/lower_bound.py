@@ -5,7 +5,12 @@ import numpy as np
 from pipesim.arrays import FloatArray
 from pipesim.bounds import forward_lower_bound, split_lower_bound
 from pipesim.dataflow import op_numbers, second_of_pair
-from pipesim.engine.workload import duration_table, message_tables, pair_durations
+from pipesim.engine.workload import (
+    all_alike,
+    duration_table,
+    message_tables,
+    pair_durations,
+)
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
@@ -17,38 +22,34 @@ def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
     Micro-batches, or their slices where there are any, stay whole or split and overlapped as
     they are in this schedule.
     """
-    times = {kind: duration_table(schedule, pipe, kind) for kind in sorted(schedule.kinds)}
+    alike = all_alike(schedule, pipe) and not _differs(schedule)
+    times = {kind: duration_table(schedule, pipe, kind, one=alike) for kind in schedule.kinds}
     slices = schedule.slices
-    there, back = _hops(schedule, pipe)
-    rank_of = np.repeat(schedule.rank_table, slices, axis=1)
+    there, back = _hops(schedule, pipe, alike)
+    if alike:
+        rank_of, count = schedule.placement.table[:1].T, schedule.microbatches
+    else:
+        rank_of, count = np.repeat(schedule.rank_table, slices, axis=1), 1
     if Kind.B not in times and Kind.I not in times:
-        return forward_lower_bound(times[Kind.F], there, rank_of)
+        return forward_lower_bound(times[Kind.F], there, rank_of, alike=count)
     first, rest = times.get(Kind.I), times.get(Kind.W)
     if first is None or rest is None:
         first, rest = times[Kind.B], np.zeros_like(times[Kind.B])
     elif Kind.B in times:
         whole = op_numbers(schedule)[Kind.B] >= 0
         first, rest = np.where(whole, times[Kind.B], first), np.where(whole, 0.0, rest)
-    if _alike(schedule, pipe):  # one micro-batch stands for all
-        forward, first, rest = (x[:, :1] for x in (times[Kind.F], first, rest))
-        hops = there[:, :1], back[:, :1]
-        count = schedule.microbatches
-        return split_lower_bound(forward, first, rest, *hops, rank_of[:, :1], alike=count)
     forward, first, saved = _overlapped(schedule, pipe, times[Kind.F], first)
-    return split_lower_bound(forward, first, rest, there, back, rank_of, saved)
+    return split_lower_bound(forward, first, rest, there, back, rank_of, saved, alike=count)
 
 
-def _alike(schedule: Schedule, pipe: Pipeline) -> bool:
-    """Say whether all micro-batches go the same way and take the same times."""
-    whole_and_split = {Kind.B, Kind.I} <= schedule.kinds
-    paired = bool((schedule.group >= 0).any())
-    one = schedule.slices == schedule.placement.directions == 1
-    return pipe.microbatches is None and one and not whole_and_split and not paired
+def _differs(schedule: Schedule) -> bool:
+    """Say whether some ops are unlike others of their kind: in pairs, or whole beside split."""
+    return bool((schedule.group >= 0).any()) or {Kind.B, Kind.I} <= schedule.kinds
 
 
-def _hops(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:
+def _hops(schedule: Schedule, pipe: Pipeline, one: bool) -> tuple[FloatArray, FloatArray]:
     """Return the time of a message over each boundary, there and back, (stages - 1, units)."""
-    wire, latency = message_tables(schedule, pipe)
+    wire, latency = message_tables(schedule, pipe, one=one)
     message = np.repeat(wire + latency, schedule.slices, axis=2)
     return message[0, :-1], message[1, 1:]
 

@@ -76,6 +76,8 @@ def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray
 
 def peak_stash_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
     """Return the most bytes of stash that each rank holds at once."""
+    if not any(stage.stash_bytes or stage.input_grad_frees_bytes for stage in pipe.stages):
+        return (0,) * schedule.ranks
     return peak_by_rank(schedule, *byte_changes(schedule, pipe))
 
 

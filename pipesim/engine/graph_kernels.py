@@ -238,7 +238,8 @@ def order_nodes(first: IntArray, awaited: Int32Array) -> Int32Array:
     """Return the nodes, each behind all that it waits for; those that never start are left out.
 
     A walk in depth: a node comes when all it waits for has come, so that what belongs together
-    stands together. What leads back to a node on the way is a cycle.
+    stands together. The node before it on its rank, its first edge, is looked at last, to stand
+    as near as can be. What leads back to a node on the way is a cycle.
     """
     nodes = len(first) - 1
     order = np.empty(nodes, np.int32)
@@ -250,17 +251,17 @@ def order_nodes(first: IntArray, awaited: Int32Array) -> Int32Array:
         if state[root]:
             continue
         depth = 0
-        stack[0], at[0] = root, first[root]
+        stack[0], at[0] = root, first[root + 1] - 1
         state[root] = 1
         while depth >= 0:
             node = stack[depth]
-            if at[depth] < first[node + 1]:
+            if at[depth] >= first[node]:
                 other = awaited[at[depth]] // 3
-                at[depth] += 1
+                at[depth] -= 1
                 if state[other] == 0:
                     state[other] = 1
                     depth += 1
-                    stack[depth], at[depth] = other, first[other]
+                    stack[depth], at[depth] = other, first[other + 1] - 1
                 elif state[other] != 2 and state[node] == 1:
                     state[node] = 4  # it waits for a cycle, but is still on the way
                 continue

@@ -134,16 +134,19 @@ def share_slots(
 
 @njit(cache=True)
 def run_once(
-    a: Int32Array, b: Int32Array, w: Int32Array, c: Int32Array, cost: FloatArray
-) -> FloatArray:
-    """Return all values of a plan for one cost set, array (steps + 1,)."""
-    value = np.empty(len(a) + 1)
+    a: Int32Array,
+    b: Int32Array,
+    w: Int32Array,
+    c: Int32Array,
+    cost: FloatArray,
+    value: FloatArray,
+) -> None:
+    """Put all values of a plan for one cost set into `value`, array (steps + 1,)."""
     value[0] = 0.0
     for i in range(len(a)):
         x = value[a[i]]
         y = value[b[i]] + cost[w[i]]
         value[i + 1] = (x if x > y else y) + cost[c[i]]
-    return value
 
 
 @njit(cache=True)

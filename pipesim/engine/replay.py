@@ -154,7 +154,9 @@ class Plan:
         """Return when every op ends under one cost set [ms], array (ops,)."""
         from pipesim.engine.plan_kernels import run_once
 
-        return run_once(self.a, self.b, self.w, self.c, costs)[self.op_end]
+        value = np.empty(len(self) + 1)
+        run_once(self.a, self.b, self.w, self.c, costs, value)
+        return value[self.op_end]
 
     def run(self, costs: FloatArray, progress: Progress | None = None) -> BatchTimes:
         """Return the times of every cost set.

@@ -64,9 +64,9 @@ def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None)
     schedule = program.order
     check_fit(schedule, pipe)
     crosses = program.source >= 0
-    wire, latency = message_tables(schedule, pipe)
-    gradient = (schedule.kind != Kind.F).astype(np.int8)
     one_way = schedule.placement.directions == 1  # one micro-batch stands for all
+    wire, latency = message_tables(schedule, pipe, one=one_way)
+    gradient = (schedule.kind != Kind.F).astype(np.int8)
     which = gradient, schedule.stage, np.int32(0) if one_way else schedule.microbatch
     return Workload(
         duration=op_durations(schedule, pipe),
@@ -96,13 +96,12 @@ def meeting(program: Program, pipe: Pipeline, limit: int | None) -> BoolArray:
 
 def op_durations(schedule: Schedule, pipe: Pipeline) -> FloatArray:
     """Return how long every op takes [ms], array (ops,); an overlapped pair takes its own cost."""
-    unit = schedule.unit
-    if pipe.microbatches is None and schedule.slices == schedule.placement.directions == 1:
-        unit = np.broadcast_to(np.int32(0), unit.shape)  # what holds for one holds for all
-    units = int(unit.max()) + 1
+    same = all_alike(schedule, pipe)
+    units = 1 if same else schedule.microbatches * schedule.slices
     tables = np.zeros((len(COMPUTE_KINDS), schedule.stages, units))
     for kind in sorted(schedule.kinds):
-        tables[kind] = duration_table(schedule, pipe, kind)[:, :units]
+        tables[kind] = duration_table(schedule, pipe, kind, one=same)
+    unit = np.int32(0) if same else schedule.unit
     duration: FloatArray = tables[schedule.kind, schedule.stage, unit]
     second = np.flatnonzero(second_of_pair(schedule)).astype(np.int32)
     if second.size:
@@ -128,8 +127,17 @@ def messages_of(program: Program, pipe: Pipeline, ops: IntArray) -> tuple[FloatA
     return wire, latency
 
 
-def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray:
+def all_alike(schedule: Schedule, pipe: Pipeline) -> bool:
+    """Say whether all micro-batches go the same way and take the same times, pairs aside."""
+    return pipe.microbatches is None and schedule.slices == schedule.placement.directions == 1
+
+
+def duration_table(
+    schedule: Schedule, pipe: Pipeline, kind: Kind, *, one: bool = False
+) -> FloatArray:
     """Return how long ops of one kind take by themselves [ms], array (stages, units).
+
+    Or for `one` micro-batch that stands for all, array (stages, 1).
 
     An op takes cost/speed + overhead, the last two those of the rank; a slice its fraction of
     the cost.
@@ -139,10 +147,11 @@ def duration_table(schedule: Schedule, pipe: Pipeline, kind: Kind) -> FloatArray
     ScheduleError
         If the pipeline lacks the cost.
     """
-    cost = pipe.cost_table(kind, schedule.microbatches)
+    cost = pipe.cost_table(kind, 1 if one else schedule.microbatches)
     if cost is None:
         raise ScheduleError(missing_cost(schedule.name, kind))
-    rank = schedule.rank_table  # where each stage runs each micro-batch
+    # Where each stage runs each micro-batch.
+    rank = schedule.placement.table[:1].T if one else schedule.rank_table
     speed, overhead = pipe.speeds[rank], pipe.overheads[rank]
     if schedule.slices > 1:
         cost = np.repeat(cost, schedule.slices, axis=1)
@@ -174,19 +183,24 @@ def pair_durations(schedule: Schedule, pipe: Pipeline, second: Int32Array) -> Fl
     return duration
 
 
-def message_tables(schedule: Schedule, pipe: Pipeline) -> tuple[FloatArray, FloatArray]:
+def message_tables(
+    schedule: Schedule, pipe: Pipeline, *, one: bool = False
+) -> tuple[FloatArray, FloatArray]:
     """Return wire time and latency [ms] of messages, arrays (2, stages, micro-batches).
+
+    Or for `one` micro-batch that stands for all, arrays (2, stages, 1).
 
     Row 0 is the activation to the next stage, row 1 the gradient to the stage before; 0 where
     both stages are on one rank. An activation leaves stage s with its output_bytes, a slice with
     an equal part of them; the gradient that comes back over the same boundary is as large.
     """
-    shape = (2, schedule.stages, schedule.microbatches)
+    directions = schedule.directions[:1] if one else schedule.directions
+    shape = (2, schedule.stages, len(directions))
     wire, latency = np.zeros(shape), np.zeros(shape)
     if not pipe.links:
         return wire, latency
     for direction, rank_of in enumerate(schedule.placement.table.tolist()):
-        flowing = schedule.directions == direction
+        flowing = directions == direction
         for stage, (near, far) in enumerate(pairwise(rank_of)):
             if near == far:
                 continue
