@@ -93,9 +93,7 @@ def row(name: str, ranks: int, microbatches: int, repeats: int) -> dict[str, str
         "m": str(microbatches),
         "ops": f"{ops:,}",
         "simpy": f"{ops / seconds(lambda: ps.simulate(pipe, schedule), repeats) / 1e3:,.0f} k/s",
-        "one set": rate(
-            ops, seconds(lambda: run_once(plan.a, plan.b, plan.w, plan.c, one, value), 5)
-        ),
+        "one set": rate(ops, seconds(lambda: run_once(*steps, one, value), 5)),
     }
     for sets in SETS:
         many = np.repeat(costs, sets, axis=1)
