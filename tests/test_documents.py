@@ -13,6 +13,7 @@ from pipesim.cli import main
 from pipesim.cli.parser import PROTOCOL_NAMES
 from pipesim.lowering import PROTOCOLS
 from pipesim.schedules import FAMILIES
+from pipesim.sweep.study import read_study
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -59,6 +60,15 @@ def test_the_config_in_the_readme_is_a_config(tmp_path):
     (tmp_path / "readme.toml").write_text(text)
     run = ps.simulate_config(ps.read_config(tmp_path / "readme.toml"))
     assert run.ranks.peak_stash_bytes[0] == 4 * 2_000_000_000
+
+
+def test_the_axes_in_the_readme_are_axes(tmp_path):
+    axes = README.split("```\n[sweep.axes]")[1].split("```")[0]
+    config = (ROOT / "experiments" / "configs" / "straggler.toml").read_text()
+    (tmp_path / "readme.toml").write_text(f"{config}\n[sweep.axes]{axes}")
+    study, points = read_study(tmp_path / "readme.toml")
+    assert len(points) == 2 * 6 * 100 * (2 * 100)
+    assert study.keys[:2] == ("run.schedule", "links.latency_ms")
 
 
 def test_the_table_of_schedules_is_the_registry():
