@@ -82,10 +82,19 @@ def keep_flows(
         array.flags.writeable = False
 
 
+def has_pairs(schedule: "Schedule") -> bool:
+    """Say whether any ops overlap."""
+    alike = schedule.group.strides == (0,)  # one number seen as an array
+    group = schedule.group[:1] if alike else schedule.group
+    return bool((group >= 0).any())
+
+
 def second_of_pair(schedule: "Schedule") -> BoolArray:
     """Return which ops run together with the op right before them."""
     second = np.zeros(len(schedule), dtype=bool)
     group = schedule.group
+    if not has_pairs(schedule):
+        return second
     second[1:] = (group[1:] >= 0) & (group[1:] == group[:-1])
     return second
 
@@ -98,12 +107,13 @@ def opens(schedule: "Schedule") -> BoolArray:
 def closes(schedule: "Schedule") -> BoolArray:
     """Return which ops end a flight: B, or W when split, or a lone F."""
     if {Kind.B, Kind.W} & schedule.kinds:
-        return np.isin(schedule.kind, (Kind.B, Kind.W))
+        ends: BoolArray = (schedule.kind == Kind.B) | (schedule.kind == Kind.W)
+        return ends
     return np.equal(schedule.kind, Kind.F)
 
 
 def peak_by_rank(
-    schedule: "Schedule", at_start: IntArray, freed_at_end: IntArray
+    schedule: "Schedule", at_start: IntArray | Int32Array, freed_at_end: IntArray | Int32Array
 ) -> tuple[int, ...]:
     """Return the most that each rank holds at once of what ops take and free.
 
@@ -117,11 +127,14 @@ def peak_by_rank(
     at_start, freed_at_end
         What each op takes when it starts and frees when it ends, arrays (ops,).
     """
-    second = second_of_pair(schedule)
-    first = np.append(second[1:], False)
-    # Within a pair, let the first op take what both take and the second free what both free.
-    taken = np.where(second, 0, at_start + np.where(first, np.append(at_start[1:], 0), 0))
-    before = np.append(0, freed_at_end[:-1])
-    freed = np.where(first, 0, freed_at_end + np.where(second, before, 0))
-    held = np.cumsum(taken) - np.cumsum(freed) + freed  # while the op runs; every rank starts at 0
+    taken, freed = at_start, freed_at_end
+    if has_pairs(schedule):
+        second = second_of_pair(schedule)
+        first = np.append(second[1:], False)
+        # Within a pair, let the first op take what both take and the second free what both free.
+        taken = np.where(second, 0, taken + np.where(first, np.append(taken[1:], 0), 0))
+        before = np.append(0, freed[:-1])
+        freed = np.where(first, 0, freed + np.where(second, before, 0))
+    held = np.cumsum(taken, dtype=taken.dtype)  # while the op runs; every rank starts at 0
+    np.subtract(held[1:], np.cumsum(freed[:-1], dtype=taken.dtype), out=held[1:])
     return tuple(int(most) for most in np.maximum.reduceat(held, schedule.offsets[:-1]))

@@ -4,7 +4,7 @@ import numpy as np
 
 from pipesim.arrays import FloatArray
 from pipesim.bounds import forward_lower_bound, split_lower_bound
-from pipesim.dataflow import op_numbers, second_of_pair
+from pipesim.dataflow import has_pairs, op_numbers, second_of_pair
 from pipesim.engine.workload import (
     all_alike,
     duration_table,
@@ -44,7 +44,7 @@ def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
 
 def _differs(schedule: Schedule) -> bool:
     """Say whether some ops are unlike others of their kind: in pairs, or whole beside split."""
-    return bool((schedule.group >= 0).any()) or {Kind.B, Kind.I} <= schedule.kinds
+    return has_pairs(schedule) or {Kind.B, Kind.I} <= schedule.kinds
 
 
 def _hops(schedule: Schedule, pipe: Pipeline, one: bool) -> tuple[FloatArray, FloatArray]:

@@ -13,10 +13,14 @@ What stands between two ops of rank r, a send (of the op before) and a receive (
 `eager` has no instructions: messages leave by themselves. A schedule from a file that lists
 sends and receives keeps them where they are under `rendezvous` and the two `posted`.
 
-Of these only `rendezvous` and the two `posted` take every order as it is. `odd_even` and
-`paired` would hang where a receive waits, through whatever ranks, for something that follows
-from the send beside it, as when GPipe turns from forwards to backwards: there the send goes
-first.
+A receive that is posted takes effect when its rank comes to it, as a kernel on a stream waits for
+those before it; the message leaves when both ends are there.
+
+`odd_even` and `paired` would hang where a receive waits, through whatever ranks, for something
+that follows from the send beside it, as when GPipe turns from forwards to backwards: there the
+send goes first. Beyond these two they order nothing, so that under both, orders with several
+chunks a rank hang. `paired` is what Megatron-LM does for 1F1B; where it interleaves, it exchanges
+once for a forward and a backward, which is none of these.
 """
 
 from collections.abc import Iterator

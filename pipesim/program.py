@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from pipesim.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
-from pipesim.dataflow import consumers, second_of_pair
+from pipesim.dataflow import consumers, has_pairs, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import Op
 from pipesim.program_text import COMPUTE, RECV, aligned_rows, parse_lists, transfer_kind
@@ -217,7 +217,12 @@ def bare_program(schedule: Schedule) -> Program:
     rank 0 | 0F0 | 0B0
     rank 1 | 1F0 | 1B0
     """
-    first = np.flatnonzero(~second_of_pair(schedule))
+    ops = len(schedule)
+    if has_pairs(schedule):
+        item_offsets = np.append(np.flatnonzero(~second_of_pair(schedule)), ops)
+        offsets = np.searchsorted(item_offsets, schedule.offsets).astype(np.int64)
+    else:
+        item_offsets, offsets = np.arange(ops + 1), schedule.offsets
     consumer, rank = consumers(schedule), schedule.rank
     crosses = (consumer >= 0) & (rank[consumer] != rank)
     return Program(
@@ -226,10 +231,10 @@ def bare_program(schedule: Schedule) -> Program:
         source=np.where(crosses, rank, np.int32(-1)),
         target=np.where(crosses, rank[consumer], np.int32(-1)),
         consumer=consumer,
-        offsets=np.searchsorted(first, schedule.offsets).astype(np.int64),
-        item_offsets=np.append(first, len(schedule)),
-        action=np.zeros(len(schedule), dtype=np.int8),
-        number=np.arange(len(schedule), dtype=np.int32),
-        blocking=np.zeros(len(first), dtype=bool),
+        offsets=offsets,
+        item_offsets=item_offsets,
+        action=np.zeros(ops, dtype=np.int8),
+        number=np.arange(ops, dtype=np.int32),
+        blocking=np.zeros(len(item_offsets) - 1, dtype=bool),
         schedule=schedule,
     )

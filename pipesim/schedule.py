@@ -106,14 +106,15 @@ class Schedule:
 
     def __post_init__(self) -> None:
         ops = len(self.stage)
+        # One number seen as an array takes no memory.
         defaults: dict[str, npt.NDArray[Any]] = {
-            "slice": np.zeros(ops, dtype=np.int32),
-            "group": np.full(ops, -1, dtype=np.int32),
+            "slice": np.broadcast_to(np.int32(0), ops),
+            "group": np.broadcast_to(np.int32(-1), ops),
             "directions": np.zeros(self.microbatches, dtype=np.int8),
         }
         for name in (*OP_COLUMNS, "offsets", "directions"):
             given = getattr(self, name)
-            array = (defaults[name] if given is None else np.asarray(given)).copy()
+            array = defaults[name] if given is None else np.array(given)
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         if not self.weight_versions:
@@ -311,8 +312,7 @@ class Schedule:
         >>> Schedule.from_orders(["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]).peak_in_flight()
         (2, 1)
         """
-        one = np.ones(len(self), dtype=np.int64)
-        return peak_by_rank(self, opens(self) * one, closes(self) * one)
+        return peak_by_rank(self, opens(self).astype(np.int32), closes(self).astype(np.int32))
 
     def grid(self, width: int | None = None) -> str:
         """Return the order as text: one row a rank, one column a slot, `.` for an idle slot.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.arrays import BoolArray, Int32Array
-from pipesim.dataflow import keep_flows, local_inputs, op_numbers, second_of_pair
+from pipesim.dataflow import has_pairs, keep_flows, local_inputs, op_numbers, second_of_pair
 from pipesim.errors import ScheduleError
 from pipesim.ops import COMPUTE_KINDS, Kind
 
@@ -49,13 +49,13 @@ def check_schedule(schedule: "Schedule") -> None:
     fail(local_inputs(schedule) >= np.arange(len(schedule)), "comes before its own stage's input")
     if slices > 1:
         _check_slices(schedule, numbers)
-    if (schedule.group >= 0).any():
+    if has_pairs(schedule):
         _check_pairs(schedule)
 
 
 def _is_right(schedule: "Schedule") -> bool:
     """Say of a very large order whether nothing is wrong with it; what it is takes longer."""
-    if schedule.slices > 1 or (schedule.group >= 0).any():
+    if schedule.slices > 1 or has_pairs(schedule):
         return False  # it may be right, but that is for the slow checks to tell
     from pipesim.dataflow_kernels import check_and_connect
 

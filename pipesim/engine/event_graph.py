@@ -57,7 +57,7 @@ class EventGraph:
     awaited
         What is waited for, 3 x node + START, MIDDLE or END; array (edges,).
     rules
-        What it was made with besides: queue_capacity and meets.
+        What it was made with besides: queue_capacity, meets and wires.
     """
 
     program: Program
