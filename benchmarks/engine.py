@@ -38,6 +38,9 @@ SCHEDULES: dict[str, dict[str, Any]] = {"1f1b": {}, "interleaved": {"chunks": 4}
 SETS = (1, 64, 1024)
 LATENCY_MS = 0.1
 LARGE = (1024, 8192)  # ranks, micro-batches
+MEMORY = """
+Most of it is memory: some thirty arrays of 67 to 134 MB each are touched for the first time, and
+the places of all ranks in ten of them are more pages than a processor keeps at hand."""
 
 
 def main(quick: bool = False) -> None:
@@ -59,6 +62,7 @@ def main(quick: bool = False) -> None:
         text += [f"## {name}\n\n```\n{table}\n```\n" for name, table in tables.items()]
         ranks, microbatches = LARGE
         text.append(f"## 1F1B, {ranks} ranks, {microbatches} micro-batches\n\n```\n{large}\n```")
+        text.append(MEMORY)
         RESULTS.write_text("\n".join(text) + "\n")
         print(f"\nwrote {RESULTS.relative_to(RESULTS.parent.parent)}")
 
