@@ -88,7 +88,7 @@ def test_a_batch_gives_what_the_runs_give_one_by_one(case, options, factors):
 
 @settings(max_examples=100, deadline=None)
 @given(cases(), options)
-def test_a_plan_knows_when_every_op_ends(case, options):
+def test_a_plan_knows_when_every_op_starts_and_ends(case, options):
     pipe, schedule = case
     options = options | {"eager_limit_bytes": None}
     program = lower(schedule, options["protocol"])
@@ -104,8 +104,13 @@ def test_a_plan_knows_when_every_op_ends(case, options):
             ps.simulate(pipe, schedule, **options)
         return
     costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
-    expected = ps.simulate(pipe, schedule, **options).spans.end
-    np.testing.assert_array_equal(plan.ends(np.ascontiguousarray(costs[:, 0])), expected)
+    expected = ps.simulate(pipe, schedule, **options).spans
+    start, end = plan.op_times(np.ascontiguousarray(costs[:, 0]))
+    np.testing.assert_array_equal(start, expected.start)
+    np.testing.assert_array_equal(end, expected.end)
+    many = simulate_many(schedule, [pipe, pipe], ops=True, **options)
+    np.testing.assert_array_equal(many["start_ms"][1], expected.start)
+    np.testing.assert_array_equal(many["end_ms"][0], expected.end)
 
 
 def test_costs_that_do_not_vary_make_a_short_cost_set_and_one_step_an_op():

@@ -45,22 +45,27 @@ ROUNDING = 1e-12  # of the makespan; less idle time than this is rounding of sum
 
 
 class Ends(NamedTuple):
-    """When K runs began and ended [ms]: arrays (K,), and (K, ranks) twice."""
+    """When K runs began and ended [ms]: arrays (K,), and (K, ranks) twice.
+
+    And when their ops did where that was asked for, arrays (K, ops); or else (K, 0).
+    """
 
     makespan: FloatArray
     first_start: FloatArray
     last_end: FloatArray
+    op_start: FloatArray
+    op_end: FloatArray
 
 
 def simulate_many(
-    schedule: Schedule, pipelines: Sequence[Pipeline], **how: Any
+    schedule: Schedule, pipelines: Sequence[Pipeline], *, ops: bool = False, **how: Any
 ) -> dict[str, FloatArray]:
     """Return the numbers of the runs of a schedule on each of some pipelines.
 
     One array (K,) for each of `METRICS`, named as in `Run.summary`, NaN where that has None; and
     `busy_ms` and `idle_ms`, arrays (K, ranks). The makespan is the same to the bit, the others
     differ by the rounding of sums. The numbers of a pipeline do not depend on those that it
-    comes with. When the ops of one of them run, `simulate` with the same engine tells.
+    comes with.
 
     Parameters
     ----------
@@ -69,6 +74,8 @@ def simulate_many(
         alone.
     pipelines
         Each with the schedule's stages and ranks.
+    ops
+        Whether to return `start_ms` and `end_ms` of every op, too, arrays (K, ops).
     how
         As for `simulate`: protocol, queue_capacity, eager_limit_bytes. The engine is "replay".
 
@@ -92,7 +99,7 @@ def simulate_many(
     if not len(pipelines):
         none = np.zeros((0, schedule.ranks))
         return {name: np.zeros(0) for name in METRICS} | {"busy_ms": none, "idle_ms": none}
-    ends = _run_ends(schedule, pipelines, **how)
+    ends = _run_ends(schedule, pipelines, ops=ops, **how)
     busy = op_times(schedule, pipelines).busy(schedule.ranks)
     even = _remade_ends(schedule, _equalised(schedule, pipelines)).makespan
     closed = closed_form_bubble(schedule)
@@ -105,13 +112,15 @@ def simulate_many(
         columns["bubble_fraction"] - columns["closed_form_bubble_fraction"]
     )
     columns["lower_bound_ms"] = makespan_bounds(schedule, pipelines)
-    return {name: columns[name] for name in (*METRICS, "busy_ms", "idle_ms")}
+    numbers = {name: columns[name] for name in (*METRICS, "busy_ms", "idle_ms")}
+    return numbers | ({"start_ms": ends.op_start, "end_ms": ends.op_end} if ops else {})
 
 
 def _run_ends(
     schedule: Schedule,
     pipelines: Sequence[Pipeline],
     *,
+    ops: bool = False,
     protocol: str = "eager",
     queue_capacity: int | None = None,
     eager_limit_bytes: int | None = None,
@@ -119,7 +128,8 @@ def _run_ends(
     """Run a schedule on each pipeline, a block of them at once."""
     varying = [not is_uniform(schedule, [pipe]) for pipe in _bases(pipelines)]
     if any(varying) and not all(varying):  # these have cost sets of another form
-        return _apart(schedule, pipelines, varying, protocol, queue_capacity, eager_limit_bytes)
+        rules = {"queue_capacity": queue_capacity, "eager_limit_bytes": eager_limit_bytes}
+        return _apart(schedule, pipelines, varying, ops=ops, protocol=protocol, **rules)
     base = pipelines.base if isinstance(pipelines, CostVariants) else pipelines[0]
     for pipe in _bases(pipelines):
         check_fit(schedule, pipe)
@@ -130,7 +140,7 @@ def _run_ends(
     meets = meeting(program, base, eager_limit_bytes)
     if eager_limit_bytes is not None and len({_sizes(pipe) for pipe in pipelines}) > 1:
         rules = {"queue_capacity": queue_capacity, "eager_limit_bytes": eager_limit_bytes}
-        each = [_run_ends(schedule, [p], protocol=protocol, **rules) for p in pipelines]
+        each = [_run_ends(schedule, [p], ops=ops, protocol=protocol, **rules) for p in pipelines]
         return Ends(*map(np.concatenate, zip(*each, strict=True)))
     links = (link for pipe in _bases(pipelines) for link in pipe.links.values())
     wires = any(link.bandwidth_gb_s is not None for link in links)
@@ -144,8 +154,12 @@ def _run_ends(
             entries = times.duration.shape[1]
             plan = make_plan(graph, cost_index(program, times.entry, entries, wires=wires))
         wire, latency = message_times(program, some, plan.index.messages)
-        ends = plan.run(plan.index.cost_sets(times.duration, wire, latency))
-        parts.append(Ends(ends.makespan, ends.first_start.T, ends.last_end.T))
+        costs = plan.index.cost_sets(times.duration, wire, latency)
+        ends = plan.run(costs)
+        both = [plan.op_times(np.ascontiguousarray(one)) for one in costs.T] if ops else []
+        of_ops = np.array(both) if ops else np.zeros((len(some), 2, 0))
+        whole = ends.makespan, ends.first_start.T, ends.last_end.T
+        parts.append(Ends(*whole, of_ops[:, 0], of_ops[:, 1]))
     return Ends(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -158,24 +172,14 @@ def _apart(
     schedule: Schedule,
     pipelines: Sequence[Pipeline],
     varying: Sequence[bool],
-    protocol: str,
-    queue_capacity: int | None,
-    eager_limit_bytes: int | None,
+    **how: Any,
 ) -> Ends:
     """Run those whose costs vary over micro-batches and the others by themselves."""
     places, parts = [], []
     for kind in (False, True):
         chosen = [place for place, varies in enumerate(varying) if varies == kind]
         places += chosen
-        parts.append(
-            _run_ends(
-                schedule,
-                [pipelines[place] for place in chosen],
-                protocol=protocol,
-                queue_capacity=queue_capacity,
-                eager_limit_bytes=eager_limit_bytes,
-            )
-        )
+        parts.append(_run_ends(schedule, [pipelines[place] for place in chosen], **how))
     back = np.argsort(places)
     return Ends(*(np.concatenate(both)[back] for both in zip(*parts, strict=True)))
 

@@ -150,13 +150,15 @@ class Plan:
     def __len__(self) -> int:
         return len(self.a)
 
-    def ends(self, costs: FloatArray) -> FloatArray:
-        """Return when every op ends under one cost set [ms], array (ops,)."""
+    def op_times(self, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return when every op starts and ends under one cost set [ms], arrays (ops,)."""
         from pipesim.engine.plan_kernels import run_once
 
         value = np.empty(len(self) + 1)
         run_once(self.a, self.b, self.w, self.c, costs, value)
-        return value[self.op_end]
+        last = self.op_end - 1  # the step that adds the duration, to the start
+        a, b, w = self.a[last], self.b[last], self.w[last]
+        return np.maximum(value[a], value[b] + costs[w]), value[self.op_end]
 
     def run(self, costs: FloatArray, progress: Progress | None = None) -> BatchTimes:
         """Return the times of every cost set.
