@@ -13,7 +13,8 @@ from pipesim.lower_bound import makespan_bound
 from pipesim.partitioning import compositions
 from pipesim.pipeline import Pipeline
 from pipesim.progress import Progress
-from pipesim.run import Run, ScheduleLike, resolve_schedule, simulate
+from pipesim.resolve import ScheduleLike, resolve_schedule
+from pipesim.run import Run, simulate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,14 +1,10 @@
 """The one front door: a schedule, a pipeline and an engine -> a Run with all its numbers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pipesim.arrays import FloatArray
 from pipesim.checks import check_amount, check_count
 from pipesim.engine.criticality import (
     Criticality,
@@ -17,36 +13,27 @@ from pipesim.engine.criticality import (
     slack_table,
 )
 from pipesim.engine.graph_cache import cached_graph
-from pipesim.engine.policy_engine import run_policy
 from pipesim.engine.replay import run_replay
 from pipesim.engine.sensitivity import sensitivity_table
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
-from pipesim.errors import ScheduleError, UnsupportedByEngine
-from pipesim.io.files import is_schedule_file
-from pipesim.io.torch_schedule import read_schedule
+from pipesim.equal_stages import equalised
+from pipesim.errors import UnsupportedByEngine
 from pipesim.lower_bound import makespan_bound
 from pipesim.lowering import PROTOCOLS, lower
 from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
 from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program
 from pipesim.progress import Progress
+from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.schedule import Schedule
-from pipesim.schedules import (
-    build_schedule,
-    check_options,
-    closed_form_bubble,
-    schedule_names,
-)
+from pipesim.schedules import closed_form_bubble
 from pipesim.schedules.policies import Policy
 from pipesim.trace import Spans, span_table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ScheduleLike: TypeAlias = str | PathLike[str] | Schedule | Policy | Callable[..., Schedule]
 
 ENGINES = {"simpy": run_simpy, "replay": run_replay}
 
@@ -400,91 +387,3 @@ def check_eager_limit(protocol: str, limit: int | None) -> None:
             f"eager_limit_bytes = {limit}: with protocol 'eager' no message waits for its "
             "receiver; leave it out, or choose another protocol"
         )
-
-
-def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
-    """Return equal stages with a pipeline's mean costs, on equal devices without transfers.
-
-    Every op takes the mean of what its kind takes over all stages and micro-batches.
-    """
-    speed = pipe.speeds[schedule.rank_table]
-    mean = {}
-    for kind in (Kind.F, Kind.I, Kind.W, Kind.B):
-        if kind == Kind.B and Kind.I in mean:
-            continue  # a pipeline gives the backward whole or in parts
-        table = pipe.cost_table(kind, schedule.microbatches)
-        if table is not None:
-            mean[kind] = float((table / speed).mean())
-    return Pipeline.from_costs(
-        forward=mean[Kind.F],
-        backward=mean.get(Kind.B),
-        input_grad=mean.get(Kind.I),
-        weight_grad=mean.get(Kind.W),
-        stages=schedule.stages,
-        placement=schedule.placement,
-        overhead_ms=float(pipe.overheads[schedule.rank_table].mean()),
-        overlap_ms=_mean_overlap(pipe, speed, mean),
-        overlap_factor=pipe.overlap_factor,
-        stash_bytes=round(np.mean([stage.stash_bytes for stage in pipe.stages])),
-        input_grad_frees_bytes=round(np.mean([s.input_grad_frees_bytes for s in pipe.stages])),
-    )
-
-
-def _mean_overlap(pipe: Pipeline, speed: FloatArray, mean: Mapping[Kind, float]) -> float | None:
-    """Return the mean time of an overlapped pair; None if no stage says how long one takes."""
-    if all(stage.overlap_ms is None for stage in pipe.stages):
-        return None
-    alone = mean[Kind.F] + mean.get(Kind.B, mean.get(Kind.I, 0.0) + mean.get(Kind.W, 0.0))
-    by_factor = pipe.overlap_factor * alone
-    own = np.array([np.nan if s.overlap_ms is None else s.overlap_ms for s in pipe.stages])
-    return float(
-        np.where(np.isnan(own)[:, np.newaxis], by_factor, own[:, np.newaxis] / speed).mean()
-    )
-
-
-def resolve_schedule(
-    pipe: Pipeline,
-    schedule: ScheduleLike,
-    microbatches: int | None,
-    options: Mapping[str, Any] | None = None,
-) -> Schedule:
-    """Return the Schedule that a name, a file, a function or a Schedule stands for on a pipeline.
-
-    Raises
-    ------
-    ConfigError
-        If it is a file that cannot be read.
-    ScheduleError
-        If it is unknown, takes no such options, or has another number of micro-batches.
-    """
-    options = dict(options or {})
-    if is_schedule_file(schedule):
-        if options:
-            raise ScheduleError(f"{schedule} is a schedule file and takes no options")
-        schedule = read_schedule(schedule)
-    if isinstance(schedule, Schedule):
-        if microbatches not in (None, schedule.microbatches):
-            raise ScheduleError(
-                f"{schedule.name} has {schedule.microbatches} micro-batches, not {microbatches}"
-            )
-        if options:
-            raise ScheduleError(f"{schedule.name} is built already and takes no options")
-        return schedule
-    if microbatches is None:
-        microbatches = pipe.microbatches
-    if isinstance(schedule, Policy):
-        if options:
-            raise ScheduleError(f"policy {schedule.name!r} takes no options")
-        return run_policy(schedule, pipe, check_count("microbatches", microbatches))
-    if not callable(schedule) and not isinstance(schedule, str):
-        raise TypeError(
-            f"{schedule!r} is no schedule: give a name, a file, a Schedule or a function"
-        )
-    if isinstance(schedule, str):
-        if schedule in schedule_names():  # or else the builder complains of the name
-            check_options(schedule, options)
-        return build_schedule(schedule, microbatches=microbatches, pipeline=pipe, **options)
-    built = schedule(pipe.placement, check_count("microbatches", microbatches), **options)
-    if not isinstance(built, Schedule):
-        raise ScheduleError(f"{schedule!r} returned {type(built).__name__}, not a Schedule")
-    return built

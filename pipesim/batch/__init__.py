@@ -19,10 +19,11 @@ from pipesim.engine.cost_index import cost_index
 from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.replay import make_plan
 from pipesim.engine.workload import check_fit, meeting
+from pipesim.equal_stages import equalised
 from pipesim.lowering import lower
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
-from pipesim.run import check_eager_limit, equalised
+from pipesim.run import check_eager_limit
 from pipesim.schedule import Schedule
 from pipesim.schedules import closed_form_bubble
 
@@ -126,22 +127,23 @@ def _run_ends(
     eager_limit_bytes: int | None = None,
 ) -> Ends:
     """Run a schedule on each pipeline, a block of them at once."""
-    varying = [not is_uniform(schedule, [pipe]) for pipe in _bases(pipelines)]
-    if any(varying) and not all(varying):  # these have cost sets of another form
-        rules = {"queue_capacity": queue_capacity, "eager_limit_bytes": eager_limit_bytes}
-        return _apart(schedule, pipelines, varying, ops=ops, protocol=protocol, **rules)
-    base = pipelines.base if isinstance(pipelines, CostVariants) else pipelines[0]
     for pipe in _bases(pipelines):
         check_fit(schedule, pipe)
     if queue_capacity is not None:
         check_count("queue_capacity", queue_capacity)
     check_eager_limit(protocol, eager_limit_bytes)
+    groups = _groups(schedule, pipelines, sizes=eager_limit_bytes is not None)
+    if len(groups) > 1:
+        rules = {"queue_capacity": queue_capacity, "eager_limit_bytes": eager_limit_bytes}
+        each = [
+            _run_ends(schedule, [pipelines[n] for n in g], ops=ops, protocol=protocol, **rules)
+            for g in groups
+        ]
+        back = np.argsort(np.concatenate(groups))
+        return Ends(*(column[back] for column in _joined(each)))
+    base = _bases(pipelines)[0]
     program = lower(schedule, protocol)
     meets = meeting(program, base, eager_limit_bytes)
-    if eager_limit_bytes is not None and len({_sizes(pipe) for pipe in pipelines}) > 1:
-        rules = {"queue_capacity": queue_capacity, "eager_limit_bytes": eager_limit_bytes}
-        each = [_run_ends(schedule, [p], ops=ops, protocol=protocol, **rules) for p in pipelines]
-        return Ends(*map(np.concatenate, zip(*each, strict=True)))
     links = (link for pipe in _bases(pipelines) for link in pipe.links.values())
     wires = any(link.bandwidth_gb_s is not None for link in links)
     graph = cached_graph(program, queue_capacity=queue_capacity, meets=meets, wires=wires)
@@ -160,7 +162,7 @@ def _run_ends(
         of_ops = np.array(both) if ops else np.zeros((len(some), 2, 0))
         whole = ends.makespan, ends.first_start.T, ends.last_end.T
         parts.append(Ends(*whole, of_ops[:, 0], of_ops[:, 1]))
-    return Ends(*map(np.concatenate, zip(*parts, strict=True)))
+    return _joined(parts)
 
 
 def _bases(pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:
@@ -168,24 +170,23 @@ def _bases(pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:
     return (pipelines.base,) if isinstance(pipelines, CostVariants) else pipelines
 
 
-def _apart(
-    schedule: Schedule,
-    pipelines: Sequence[Pipeline],
-    varying: Sequence[bool],
-    **how: Any,
-) -> Ends:
-    """Run those whose costs vary over micro-batches and the others by themselves."""
-    places, parts = [], []
-    for kind in (False, True):
-        chosen = [place for place, varies in enumerate(varying) if varies == kind]
-        places += chosen
-        parts.append(_run_ends(schedule, [pipelines[place] for place in chosen], **how))
-    back = np.argsort(places)
-    return Ends(*(np.concatenate(both)[back] for both in zip(*parts, strict=True)))
+def _groups(
+    schedule: Schedule, pipelines: Sequence[Pipeline], *, sizes: bool
+) -> Sequence[Sequence[int]]:
+    """Return the numbers of the pipelines that one plan can run, group by group.
+
+    Those whose costs vary over micro-batches have cost sets of another form; and where a limit
+    decides which messages block, those that send other `sizes` have another graph.
+    """
+    groups: dict[Any, list[int]] = {}
+    for number, pipe in enumerate(_bases(pipelines)):
+        sent = tuple(stage.output_bytes for stage in pipe.stages) if sizes else ()
+        groups.setdefault((is_uniform(schedule, [pipe]), sent), []).append(number)
+    return list(groups.values())
 
 
-def _sizes(pipe: Pipeline) -> tuple[int, ...]:
-    return tuple(stage.output_bytes for stage in pipe.stages)
+def _joined(parts: Sequence[Ends]) -> Ends:
+    return Ends(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _remade_ends(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Ends:
@@ -193,7 +194,7 @@ def _remade_ends(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Ends:
     if schedule.remake is None:
         return _run_ends(schedule, pipelines)
     each = [_run_ends(schedule.made_for(pipe), [pipe]) for pipe in pipelines]
-    return Ends(*map(np.concatenate, zip(*each, strict=True)))
+    return _joined(each)
 
 
 def _equalised(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:

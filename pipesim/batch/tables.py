@@ -12,7 +12,7 @@ import numpy as np
 from pipesim.arrays import FloatArray, IntArray
 from pipesim.batch.variants import CostVariants
 from pipesim.components import COST_FIELDS, missing_cost
-from pipesim.dataflow import second_of_pair
+from pipesim.dataflow import has_pairs, second_of_pair
 from pipesim.engine.workload import message_tables, messages_of, op_durations
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
@@ -50,7 +50,7 @@ class OpTimes:
 
 def is_uniform(schedule: Schedule, pipelines: Sequence[Pipeline]) -> bool:
     """Say whether costs hold for all micro-batches and no ops overlap: where entries are few."""
-    if second_of_pair(schedule).any():
+    if has_pairs(schedule):
         return False
     if isinstance(pipelines, CostVariants):
         return pipelines.base.microbatches is None

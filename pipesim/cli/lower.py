@@ -11,7 +11,6 @@ from pipesim.engine.instruction_grid import NAMES, instruction_grid
 from pipesim.engine.workload import bind
 from pipesim.errors import ConfigError, ScheduleError
 from pipesim.lowering import lower as lower_schedule
-from pipesim.run import check_eager_limit
 from pipesim.text_table import count_text
 
 
@@ -28,13 +27,13 @@ def lower(arguments: Namespace) -> None:
         overrides["run.protocol"] = arguments.protocol
     config = read_config(arguments.config, overrides)
     section = config.sections.run
-    check_eager_limit(section.protocol, section.eager_limit_bytes)
     program = lower_schedule(config.schedule, section.protocol)
     try:
         workload = bind(program, config.pipeline, section.eager_limit_bytes)
     except ScheduleError as error:
         raise ConfigError(config.name, [f"run.schedule: {error}"]) from None
     graph = event_graph(program, queue_capacity=section.queue_capacity, meets=workload.meets)
+    hang = deadlock_error(graph) if graph.stuck().any() else None
     named = NAMES[arguments.names]
     if arguments.json:
         ranks = [
@@ -42,11 +41,11 @@ def lower(arguments: Namespace) -> None:
             for r in range(program.ranks)
         ]
         values = {"schedule": program.name, "protocol": program.protocol, "ranks": ranks}
-        hang = deadlock_error(graph).cycle if graph.stuck().any() else ()
-        print(to_json(values | {"deadlock": [stands._asdict() for stands in hang] or None}))
+        told = None if hang is None else [stands._asdict() for stands in hang.cycle]
+        print(to_json(values | {"deadlock": told}))
     else:
         instructions = count_text(len(program), "instruction")
         print(f"{program.title}, {instructions}")
         print(instruction_grid(graph, named))
-    if graph.stuck().any():
-        raise deadlock_error(graph)
+    if hang is not None:
+        raise hang

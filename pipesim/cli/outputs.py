@@ -3,10 +3,11 @@
 import json
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+from pipesim.io.table_file import check_library
 
 if TYPE_CHECKING:
     from pipesim.run import Run
@@ -25,8 +26,7 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
     ending = Path(path).suffix.lower()
     if ending not in endings:
         raise ValueError(f"{flag} {path}: the ending must be {', '.join(endings)}")
-    if ending == ".parquet" and find_spec("pyarrow") is None:
-        raise ValueError(f"{flag} {path}: needs pyarrow; pip install 'pipesim[parquet]'")
+    check_library(f"{flag} {path}")
     folder = Path(path).parent
     if Path(path).is_dir():
         raise ValueError(f"{flag} {path}: is a directory")

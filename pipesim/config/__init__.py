@@ -25,7 +25,8 @@ from pipesim.io.layer_csv import read_layers
 from pipesim.partitioning import layer_weights, min_max_split
 from pipesim.pipeline import Pipeline
 from pipesim.progress import Progress
-from pipesim.run import Run, resolve_schedule, simulate
+from pipesim.resolve import resolve_schedule
+from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from numba import njit
 
 from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
-
-END = 2  # as in event_graph
+from pipesim.engine.event_graph import END
 
 
 @njit(cache=True)

@@ -88,8 +88,9 @@ def deadlock_error(graph: EventGraph) -> DeadlockError:
     instructions breaks it, if one does.
     """
     program = graph.program
-    stands = _standing(graph)
-    cycle = _cycle(graph, stands)
+    stuck = graph.stuck()
+    stands = _standing(graph, stuck)
+    cycle = _cycle(graph, stuck, stands)
     ranks = ", ".join(str(wait.rank) for wait in cycle[:SHOWN])
     ranks += ", ..." if len(cycle) > SHOWN else ""
     who = (
@@ -115,21 +116,19 @@ def deadlock_error(graph: EventGraph) -> DeadlockError:
     return DeadlockError("\n".join(lines), standing)
 
 
-def _standing(graph: EventGraph) -> dict[int, int]:
+def _standing(graph: EventGraph, stuck: BoolArray) -> dict[int, int]:
     """Return the instruction at which each stuck rank stands."""
-    stuck = graph.stuck()[graph.leave]
     rank = graph.program.rank
-    where = np.flatnonzero(stuck)
+    where = np.flatnonzero(stuck[graph.leave])
     _, first = np.unique(rank[where], return_index=True)
     return {int(rank[i]): i for i in where[first].tolist()}
 
 
-def _cycle(graph: EventGraph, stands: dict[int, int]) -> list[Wait]:
+def _cycle(graph: EventGraph, stuck: BoolArray, stands: dict[int, int]) -> list[Wait]:
     """Return ranks that wait for each other in a cycle: each for the next, the last for the first.
 
     The cycle is turned so that its lowest rank comes first.
     """
-    stuck = graph.stuck()
     rank_of = graph.program.rank
     waits: dict[int, Wait] = {}
     rank = min(stands)

@@ -80,7 +80,7 @@ class EventGraph:
         Nodes on a cycle, or behind one, are left out: the order is shorter than the graph exactly
         if the program hangs.
         """
-        from pipesim.engine.graph_kernels import order_nodes
+        from pipesim.engine.time_kernels import order_nodes
 
         return order_nodes(self.offsets, self.awaited)
 
@@ -105,7 +105,7 @@ class EventGraph:
 
     def times(self, first: FloatArray, second: FloatArray) -> FloatArray:
         """Return the start, middle and end of every node, array (nodes, 3); NaN if it is stuck."""
-        from pipesim.engine.graph_kernels import evaluate
+        from pipesim.engine.time_kernels import evaluate
 
         order = self.topological_order()
         return evaluate(order, self.offsets, self.awaited, first, second).reshape(-1, 3)

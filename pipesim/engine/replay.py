@@ -56,7 +56,8 @@ def run_replay(
 
 def _walked(program: Program, workload: Workload, wires: bool) -> Spans:
     """Return the times of a program whose messages leave by themselves."""
-    from pipesim.engine.graph_kernels import ahead_on_link, walk
+    from pipesim.engine.graph_kernels import ahead_on_link
+    from pipesim.engine.time_kernels import walk
 
     schedule, ahead = program.order, np.zeros(0, dtype=np.int32)
     if wires:
@@ -160,16 +161,8 @@ class Plan:
         a, b, w = self.a[last], self.b[last], self.w[last]
         return np.maximum(value[a], value[b] + costs[w]), value[self.op_end]
 
-    def run(self, costs: FloatArray, progress: Progress | None = None) -> BatchTimes:
-        """Return the times of every cost set.
-
-        Parameters
-        ----------
-        costs
-            Cost sets side by side, array (costs, runs).
-        progress
-            Called now and then with the number of runs done and of all runs.
-        """
+    def run(self, costs: FloatArray) -> BatchTimes:
+        """Return the times of cost sets that stand side by side, array (costs, runs)."""
         from pipesim.engine.plan_kernels import run_block
 
         runs = costs.shape[1]
@@ -182,8 +175,6 @@ class Plan:
             run_block(a, b, self.w, self.c, out, block, value)
             first_start[:, begin : begin + BLOCK] = value[self.first_start]
             last_end[:, begin : begin + BLOCK] = value[self.last_end]
-            if progress is not None:
-                progress(min(begin + BLOCK, runs), runs)
         makespan = last_end.max(axis=0) - first_start.min(axis=0)
         return BatchTimes(makespan, first_start, last_end)
 

@@ -22,8 +22,19 @@ def check_table_file(path: str | PathLike[str]) -> None:
     ending = Path(path).suffix.lower()
     if ending not in TABLE_ENDINGS:
         raise ValueError(f"{path}: a table is written as {' or '.join(TABLE_ENDINGS)}")
-    if ending == ".parquet" and find_spec("pyarrow") is None:
-        raise ValueError(f"{path}: needs pyarrow; pip install 'pipesim[parquet]'")
+    check_library(str(path))
+
+
+def check_library(name: str) -> None:
+    """Check that what writes a file of this name, however it is called, is installed.
+
+    Raises
+    ------
+    ValueError
+        If it is a .parquet file, and Parquet's library is not.
+    """
+    if name.lower().endswith(".parquet") and find_spec("pyarrow") is None:
+        raise ValueError(f"{name}: needs pyarrow; pip install 'pipesim[parquet]'")
 
 
 def write_table(table: "pd.DataFrame", path: str | PathLike[str]) -> None:

@@ -104,7 +104,7 @@ def parse_torch_schedule(content: bytes, path: str = "schedule.csv") -> Schedule
         schedule=schedule,
         faults=tuple(sorted(cells.faults, key=lambda f: (f.rank is not None, f.rank, f.cell or 0))),
         unlisted=cells.unlisted,
-        actions=None if schedule is None else table.actions(),
+        actions=None if schedule is None else schedule.listed or table.actions(),
         dialect=dialect,
         timeless=cells.timeless,
         padding=cells.padding,
