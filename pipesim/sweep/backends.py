@@ -1,10 +1,9 @@
 """Where the blocks of a sweep are run: in this process, or on workers by joblib."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 from pipesim.sweep.rows import Row, block_rows
 from pipesim.sweep.study import Point, Study
@@ -50,26 +49,35 @@ def run_blocks(
         return
     from joblib import Parallel, delayed, effective_n_jobs
 
-    work = [
-        delayed(_run_block)(study, numbers, [points[number] for number in numbers])
-        for numbers in blocks
-    ]
+    stopped = False
+
+    def work() -> Iterator[Any]:
+        """Hand out the blocks as workers come to them, until somebody stops the sweep."""
+        for numbers in blocks:
+            if stopped:
+                return
+            yield delayed(_run_block)(study, numbers, [points[number] for number in numbers])
+
     count = jobs or -1
     with CLUSTERS[backend](jobs, cluster):
         if backend == "ray":  # it hands back all that it was given, or nothing
             step = ROUND * effective_n_jobs(count)
+            waiting = list(work())
             with Parallel(n_jobs=count, batch_size=1) as workers:
-                for first in range(0, len(work), step):
-                    yield from workers(work[first : first + step])
+                for first in range(0, len(waiting), step):
+                    yield from workers(waiting[first : first + step])
             return
-        found = Parallel(n_jobs=count, batch_size=1, return_as="generator_unordered")(work)
+        found = Parallel(n_jobs=count, batch_size=1, return_as="generator_unordered")(work())
         try:
             for done in found:  # noqa: UP028  # joblib would be closed with a warning
                 yield done
         finally:
-            with catch_warnings():
-                simplefilter("ignore")  # that blocks under way are given up is meant
-                found.close()
+            # The few blocks under way end first: to kill workers while more are handed out may
+            # fail in a thread of joblib's own. Those that Ctrl-C has reached, too, end at once.
+            stopped = True
+            with suppress(Exception):
+                for _ in found:
+                    pass
 
 
 def check_backend(jobs: int | None, backend: str, cluster: str | None) -> None:
