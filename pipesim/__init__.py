@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     )
     from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
     from pipesim.sweep import sweep_config
+    from pipesim.training import Training
 
 __version__ = "0.1.0"
 
@@ -75,6 +76,7 @@ _HOMES = {
     "Schedule": "schedule",
     "ScheduleError": "errors",
     "Stage": "components",
+    "Training": "training",
     "UnsupportedByEngine": "errors",
     "backward_first": "schedules.policies",
     "best_split": "explain",

@@ -1,6 +1,6 @@
 """Checks of single values, each with an error that names the value."""
 
-from numbers import Real
+from numbers import Integral, Real
 from operator import index
 from typing import Any
 
@@ -38,6 +38,18 @@ def check_amount(name: str, value: Any) -> None:
         raise ValueError(f"{name} = {value!r} is not a number")
     if not 0 <= value <= MOST_MS:
         raise ValueError(f"{name} = {shown(value)} is not a number from 0 to 10^15")
+
+
+def check_size(name: str, value: Any) -> None:
+    """Check that a value is a whole number of bytes, from 0 to 10^15.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else.
+    """
+    if not isinstance(value, Integral) or not 0 <= int(value) <= MOST_BYTES:
+        raise ValueError(f"{name} = {value!r} is not a whole number from 0 to 10^15")
 
 
 def is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pipesim.arrays import FloatArray
-from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, check_amount, is_number
+from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, check_amount, check_size, is_number
 from pipesim.ops import Kind
 
 # The cost of one kind of op on one stage: one number, or one a micro-batch.
@@ -23,7 +23,14 @@ COST_FIELDS = {
     Kind.I: "input_grad_ms",
     Kind.W: "weight_grad_ms",
 }
-SIZE_FIELDS = ("stash_bytes", "param_bytes", "output_bytes")
+SIZE_FIELDS = (
+    "stash_bytes",
+    "rebuilt_bytes",
+    "param_bytes",
+    "grad_bytes",
+    "optimizer_bytes",
+    "output_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +45,15 @@ class Stage:
         Time of the whole backward B [ms].
     input_grad_ms, weight_grad_ms
         Instead of `backward_ms`, its two parts I and W [ms]; B then takes their sum.
+    recompute_ms
+        Time to rebuild, before B or I, what F has not kept [ms]: it adds to them.
     stash_bytes
         What one micro-batch keeps from its F until its backward has ended.
-    param_bytes
-        Parameters of the stage.
+    rebuilt_bytes
+        What is rebuilt, held beside the stash while B or I runs.
+    param_bytes, grad_bytes, optimizer_bytes
+        Parameters of the stage, their gradients, the state of the optimizer: what its rank holds
+        of them all the time.
     output_bytes
         The activation that F sends to the next stage; its gradient comes back as large.
     input_grad_frees_bytes
@@ -63,15 +75,19 @@ class Stage:
     backward_ms: Cost | None = None
     input_grad_ms: Cost | None = None
     weight_grad_ms: Cost | None = None
+    recompute_ms: Cost = 0.0
     stash_bytes: int = 0
+    rebuilt_bytes: int = 0
     param_bytes: int = 0
+    grad_bytes: int = 0
+    optimizer_bytes: int = 0
     output_bytes: int = 0
     input_grad_frees_bytes: int = 0
     overlap_ms: float | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
-        for cost_field in COST_FIELDS.values():
+        for cost_field in (*COST_FIELDS.values(), "recompute_ms"):
             cost = getattr(self, cost_field)
             for value in cost if isinstance(cost, tuple) else (cost,):
                 if value is not None:
@@ -82,41 +98,52 @@ class Stage:
         if not isinstance(frees, Integral) or abs(int(frees)) > MOST_BYTES:
             raise ValueError(f"input_grad_frees_bytes = {frees!r} is not a whole number to 10^15")
         for size_field in SIZE_FIELDS:
-            size = getattr(self, size_field)
-            if not isinstance(size, Integral) or not 0 <= int(size) <= MOST_BYTES:
-                raise ValueError(f"{size_field} = {size!r} is not a whole number from 0 to 10^15")
+            check_size(size_field, getattr(self, size_field))
         check_backward(self.backward_ms, self.input_grad_ms, self.weight_grad_ms)
 
     def cost(self, kind: Kind) -> FloatArray | None:
         """Return the cost of one kind of op [ms], array () or (m,); None if it is not given.
 
-        B is the sum of I and W where these are given.
+        B is the sum of I and W where these are given; B and I take the time to rebuild, too.
         """
         if kind == Kind.B and self.input_grad_ms is not None:
-            parts = np.asarray(self.input_grad_ms), np.asarray(self.weight_grad_ms)
-            whole: FloatArray = np.asarray(parts[0] + parts[1], dtype=np.float64)
-            return whole
+            parts = [np.asarray(self.cost(part)) for part in (Kind.I, Kind.W)]
+            return np.asarray(parts[0] + parts[1], dtype=np.float64)
         cost = getattr(self, COST_FIELDS[kind])
-        return None if cost is None else np.asarray(cost, dtype=np.float64)
+        if cost is None:
+            return None
+        rebuilding = self.recompute_ms if kind in (Kind.B, Kind.I) else 0.0
+        return np.asarray(np.asarray(cost) + np.asarray(rebuilding), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """What runs a rank: an op takes cost/speed + overhead_ms.
 
+    Parameters
+    ----------
+    speed, overhead_ms
+        How fast it computes, and what each op takes besides [ms].
+    memory_bytes
+        How much it can hold; None: any amount.
+
     Raises
     ------
     ValueError
-        If the speed is not a number from 10^-9 to 10^15, or the overhead not one from 0 on.
+        If the speed is not a number from 10^-9 to 10^15, the overhead not one from 0 on, or the
+        memory not a whole number of bytes.
     """
 
     speed: float = 1.0
     overhead_ms: float = 0.0
+    memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not (is_number(self.speed) and LEAST_RATE <= self.speed <= MOST_MS):
             raise ValueError(f"speed = {self.speed!r} is not a number from 10^-9 to 10^15")
         check_amount("overhead_ms", self.overhead_ms)
+        if self.memory_bytes is not None:
+            check_size("memory_bytes", self.memory_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +211,8 @@ def missing_cost(name: str, kind: Kind) -> str:
 def merged_stage(stages: Sequence[Stage], first: int) -> Stage:
     """Return neighbouring stages as one: costs and sizes add up, the last one's output leaves.
 
+    They rebuild what they have not kept one after the other: the largest counts.
+
     Parameters
     ----------
     stages
@@ -200,9 +229,11 @@ def merged_stage(stages: Sequence[Stage], first: int) -> Stage:
         return tuple(added.tolist()) if added.ndim else added.item()
 
     names = [stage.name or str(first + place) for place, stage in enumerate(stages)]
-    added = (*COST_FIELDS.values(), "stash_bytes", "param_bytes", "input_grad_frees_bytes")
+    sizes = [name for name in SIZE_FIELDS if name not in ("rebuilt_bytes", "output_bytes")]
+    more = ("recompute_ms", "input_grad_frees_bytes", "overlap_ms")
     return Stage(
-        **{name: total(name) for name in (*added, "overlap_ms")},
+        **{name: total(name) for name in (*COST_FIELDS.values(), *sizes, *more)},
+        rebuilt_bytes=max(stage.rebuilt_bytes for stage in stages),
         output_bytes=stages[-1].output_bytes,
         name="+".join(names),
     )

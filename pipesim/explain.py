@@ -130,6 +130,7 @@ def _mean_over_microbatches(pipe: Pipeline) -> Pipeline:
             backward_ms=mean(stage.backward_ms),
             input_grad_ms=mean(stage.input_grad_ms),
             weight_grad_ms=mean(stage.weight_grad_ms),
+            recompute_ms=mean(stage.recompute_ms),
         )
         for stage in pipe.stages
     )

@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.checks import check_amount
-from pipesim.components import COST_FIELDS, SIZE_FIELDS, check_backward
+from pipesim.checks import check_amount, check_size
+from pipesim.components import COST_FIELDS, check_backward
+from pipesim.layer_table import SIZES, TIMES, profile_columns
 from pipesim.pipeline import Pipeline
 from pipesim.text_table import text_table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ALIASES = {
-    "F_ms": "forward_ms",
-    "B_ms": "backward_ms",
-    "B_input_ms": "input_grad_ms",
-    "W_ms": "weight_grad_ms",
-    "act_bytes": "stash_bytes",
-    "out_bytes": "output_bytes",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +33,23 @@ class LayerProfile:
         Time of its whole backward [ms]; or else
     input_grad_ms, weight_grad_ms
         the two parts of it [ms].
-    stash_bytes, param_bytes, output_bytes
-        Bytes kept from forward to backward, of parameters, of the activation handed on.
+    recompute_ms
+        Time to rebuild activations before the backward [ms]: it adds to the backward.
+    selective_ms
+        What `recompute_ms` is where only a part is rebuilt: see `recompute`.
+    stash_bytes
+        Kept from forward to backward.
+    wgrad_stash_bytes
+        What of it, or instead of it, is kept from input-gradient to weight-gradient part; by
+        default all of it.
+    rebuilt_bytes
+        Held beside the stash while the backward, or its input-gradient part, runs.
+    selective_stash_bytes
+        What `stash_bytes` is where only a part is rebuilt.
+    param_bytes, output_bytes
+        Of the parameters, and of the activation handed on.
+    source
+        Where the numbers come from: shown with a pipeline made of them.
     names
         One a layer; by default their numbers.
     labels
@@ -59,14 +66,20 @@ class LayerProfile:
     backward_ms: tuple[float, ...] | None = None
     input_grad_ms: tuple[float, ...] | None = None
     weight_grad_ms: tuple[float, ...] | None = None
+    recompute_ms: tuple[float, ...] | None = None
+    selective_ms: tuple[float, ...] | None = None
     stash_bytes: tuple[int, ...] | None = None
+    wgrad_stash_bytes: tuple[int, ...] | None = None
+    rebuilt_bytes: tuple[int, ...] | None = None
+    selective_stash_bytes: tuple[int, ...] | None = None
     param_bytes: tuple[int, ...] | None = None
     output_bytes: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    source: str = ""
 
     def __post_init__(self) -> None:
-        for name in (*COST_FIELDS.values(), *SIZE_FIELDS, "names"):
+        for name in (*TIMES, *SIZES, "names"):
             values = getattr(self, name)
             if values is not None:
                 object.__setattr__(self, name, tuple(values))
@@ -75,15 +88,16 @@ class LayerProfile:
         for name, values in self.columns().items():
             if len(values) != len(self):
                 raise ValueError(f"{name} has {len(values)} values for {len(self)} layers")
-            for layer, value in enumerate(values if name.endswith(("_ms", "_bytes")) else ()):
-                check_amount(f"{name}[{layer}]", value)
+            check = check_amount if name in TIMES else check_size
+            for layer, value in enumerate(values if name in (*TIMES, *SIZES) else ()):
+                check(f"{name}[{layer}]", value)
         check_backward(self.backward_ms, self.input_grad_ms, self.weight_grad_ms)
 
     def columns(self) -> dict[str, tuple[Any, ...]]:
         """Return what is known of the layers by column: `layer`, labels, costs and bytes."""
         names = self.names or tuple(map(str, range(len(self))))
         columns: dict[str, tuple[Any, ...]] = {"layer": names, **self.labels}
-        for name in (*COST_FIELDS.values(), *SIZE_FIELDS):
+        for name in (*TIMES, *SIZES):
             if getattr(self, name) is not None:
                 columns[name] = getattr(self, name)
         return columns
@@ -91,7 +105,7 @@ class LayerProfile:
     def __str__(self) -> str:
         columns = self.columns()
         cells = {
-            name: [f"{x:g}" if name.endswith("_ms") else str(x) for x in values]
+            name: [f"{x:g}" if name in TIMES else str(x) for x in values]
             for name, values in columns.items()
         }
         return text_table(cells, left=("layer", *self.labels))
@@ -100,36 +114,17 @@ class LayerProfile:
     def from_frame(cls, frame: "pd.DataFrame") -> Self:
         """Return the profile of a table with one row a layer.
 
-        Columns: `forward_ms`, `backward_ms` or `input_grad_ms` and `weight_grad_ms`,
-        `stash_bytes`, `param_bytes`, `output_bytes`, `layer` (its name); the aliases `F_ms`,
+        Columns, named as the parameters of the class; `layer` is its name. The aliases `F_ms`,
         `B_ms`, `B_input_ms`, `W_ms`, `act_bytes`, `out_bytes` are taken too; other columns of
         text are kept as labels.
 
         Raises
         ------
         ValueError
-            If there is no forward column, a column is given twice or holds no numbers, or an
-            unknown column holds numbers.
+            With every fault, a line each, by column and row: a cell that holds no amount, a
+            column that is missing, given twice, or of numbers and unknown.
         """
-        columns: dict[str, Any] = {}
-        labels: dict[str, tuple[str, ...]] = {}
-        for given in map(str, frame.columns):
-            name = ALIASES.get(given, given)
-            if name in columns:
-                raise ValueError(f"column {given!r} gives {name} a second time")
-            if name == "layer":
-                columns["names"] = tuple(map(str, frame[given]))
-            elif name in COST_FIELDS.values():
-                columns[name] = tuple(_numbers(frame[given], given).tolist())
-            elif name in SIZE_FIELDS:
-                columns[name] = _whole_numbers(_numbers(frame[given], given), given)
-            elif np.issubdtype(np.asarray(frame[given]).dtype, np.number):
-                known = ", ".join(["layer", *COST_FIELDS.values(), *SIZE_FIELDS, *ALIASES])
-                raise ValueError(f"unknown column {given!r} of numbers; known: {known}")
-            else:
-                labels[name] = tuple(map(str, frame[given]))
-        if "forward_ms" not in columns:
-            raise ValueError("there is no column forward_ms (or F_ms)")
+        columns, labels = profile_columns(frame)
         return cls(**columns, labels=labels)
 
     def __len__(self) -> int:
@@ -138,7 +133,7 @@ class LayerProfile:
     def total_ms(self) -> npt.NDArray[np.float64]:
         """Return the time of one micro-batch's forward and backward of every layer [ms]."""
         total = np.zeros(len(self))
-        for name in COST_FIELDS.values():
+        for name in (*COST_FIELDS.values(), "recompute_ms"):
             if getattr(self, name) is not None:
                 total += getattr(self, name)
         return total
@@ -146,8 +141,9 @@ class LayerProfile:
     def split(self, counts: Sequence[int], **options: Any) -> Pipeline:
         """Return the pipeline whose stage s holds the next counts[s] layers.
 
-        Costs and bytes add up; a stage sends what its last layer puts out, and a stage without
-        layers hands on what it got.
+        Costs and bytes add up, but for what is rebuilt: one layer after the other, the largest
+        counts. A stage sends what its last layer puts out, and one without layers hands on what
+        it got.
 
         Parameters
         ----------
@@ -177,18 +173,30 @@ class LayerProfile:
             ("backward", "backward_ms"),
             ("input_grad", "input_grad_ms"),
             ("weight_grad", "weight_grad_ms"),
+            ("recompute_ms", "recompute_ms"),
             ("stash_bytes", "stash_bytes"),
             ("param_bytes", "param_bytes"),
         ):
             values = getattr(self, name)
             if values is not None:
                 columns[argument] = [sum(values[first:last]) for first, last in bounds]
+        if self.rebuilt_bytes is not None:  # one layer after the other
+            columns["rebuilt_bytes"] = [
+                max(self.rebuilt_bytes[first:last], default=0) for first, last in bounds
+            ]
+        if self.wgrad_stash_bytes is not None:
+            stash = self.stash_bytes or (0,) * len(self)
+            freed = [
+                kept - later for kept, later in zip(stash, self.wgrad_stash_bytes, strict=True)
+            ]
+            columns["input_grad_frees_bytes"] = [sum(freed[first:last]) for first, last in bounds]
         if self.output_bytes is not None:
             columns["output_bytes"] = [
                 self.output_bytes[last - 1] if last else 0 for _, last in bounds
             ]
         names = self.columns()["layer"]
         columns["names"] = [_run_name(names[first:last]) for first, last in bounds]
+        columns["source"] = self.source
         return Pipeline.from_costs(**(columns | options))
 
 
@@ -210,18 +218,3 @@ def _run_name(names: Sequence[str]) -> str:
     if len(names) <= 1:
         return names[0] if names else "(none)"
     return f"{names[0]}..{names[-1]}"
-
-
-def _numbers(column: Any, name: str) -> npt.NDArray[np.float64]:
-    try:
-        return np.asarray(column, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"column {name!r}: {error}") from None
-
-
-def _whole_numbers(values: npt.NDArray[np.float64], name: str) -> tuple[int, ...]:
-    fractional = ~np.isfinite(values) | (values != np.floor(values))
-    if fractional.any():
-        row = int(np.argmax(fractional))
-        raise ValueError(f"column {name!r}, row {row}: {values[row]} is not a whole number")
-    return tuple(int(value) for value in values)

@@ -74,7 +74,7 @@ class Pipeline:
         lengths = {
             len(cost)
             for stage in self.stages
-            for cost in (getattr(stage, name) for name in COST_FIELDS.values())
+            for cost in (getattr(stage, name) for name in (*COST_FIELDS.values(), "recompute_ms"))
             if isinstance(cost, tuple)
         }
         if len(lengths) > 1:
@@ -94,15 +94,20 @@ class Pipeline:
         *,
         input_grad: npt.ArrayLike | None = None,
         weight_grad: npt.ArrayLike | None = None,
+        recompute_ms: npt.ArrayLike = 0.0,
         stages: int | None = None,
         ranks: int | None = None,
         placement: str | Placement | None = None,
         speed: npt.ArrayLike = 1.0,
         overhead_ms: npt.ArrayLike = 0.0,
+        memory_bytes: npt.ArrayLike | None = None,
         latency_ms: Any = 0.0,
         bandwidth_gb_s: Any = None,
         stash_bytes: npt.ArrayLike = 0,
+        rebuilt_bytes: npt.ArrayLike = 0,
         param_bytes: npt.ArrayLike = 0,
+        grad_bytes: npt.ArrayLike = 0,
+        optimizer_bytes: npt.ArrayLike = 0,
         output_bytes: npt.ArrayLike = 0,
         input_grad_frees_bytes: npt.ArrayLike = 0,
         overlap_ms: npt.ArrayLike | None = None,
@@ -118,6 +123,8 @@ class Pipeline:
         forward, backward, input_grad, weight_grad
             Cost of F, B, I, W on each stage [ms]: a number, one a stage, or an array
             (stages, micro-batches). The backward is B, or I and W, or absent (forward only).
+        recompute_ms
+            What rebuilding activations adds to B or I [ms]: likewise.
         stages
             Number of stages; needed where every cost is a single number.
         ranks
@@ -125,12 +132,14 @@ class Pipeline:
         placement
             "linear", "looped", "v_shape", "wave", "bidirectional", or a Placement; by default
             linear, or looped where there are fewer ranks than stages.
-        speed, overhead_ms
+        speed, overhead_ms, memory_bytes
             Of the devices: a number, or one a rank.
         latency_ms, bandwidth_gb_s
             Of the links: a number, one a stage boundary, or a mapping of rank pairs
             `{(0, 1): 0.5}`, where a pair that is not named takes no time.
-        stash_bytes, param_bytes, output_bytes, input_grad_frees_bytes
+        stash_bytes, rebuilt_bytes, output_bytes, input_grad_frees_bytes
+            Of the stages: a number, or one a stage.
+        param_bytes, grad_bytes, optimizer_bytes
             Of the stages: a number, or one a stage.
         overlap_ms
             Of a forward overlapped with a backward, by the forward's stage: a number, or one a
@@ -161,10 +170,14 @@ class Pipeline:
             "backward_ms": backward,
             "input_grad_ms": input_grad,
             "weight_grad_ms": weight_grad,
+            "recompute_ms": recompute_ms,
         }
         sizes = {
             "stash_bytes": stash_bytes,
+            "rebuilt_bytes": rebuilt_bytes,
             "param_bytes": param_bytes,
+            "grad_bytes": grad_bytes,
+            "optimizer_bytes": optimizer_bytes,
             "output_bytes": output_bytes,
             "input_grad_frees_bytes": input_grad_frees_bytes,
         }
@@ -183,12 +196,15 @@ class Pipeline:
         placed = _placed(placement, count, ranks)
         speeds = per_item("speed", speed, placed.ranks, "ranks")
         overheads = per_item("overhead_ms", overhead_ms, placed.ranks, "ranks")
+        memories: list[Any] = [None] * placed.ranks
+        if memory_bytes is not None:
+            memories = per_item("memory_bytes", memory_bytes, placed.ranks, "ranks")
         return cls(
             stages=tuple(
                 _stage(number, dict(zip(columns, row, strict=True)))
                 for number, row in enumerate(zip(*columns.values(), strict=True))
             ),
-            devices=tuple(map(Device, speeds, overheads)),
+            devices=tuple(map(Device, speeds, overheads, memories)),
             placement=placed,
             links=_links(placed, latency_ms, bandwidth_gb_s),
             overlap_factor=overlap_factor,
@@ -205,7 +221,7 @@ class Pipeline:
     def microbatches(self) -> int | None:
         """The number of micro-batches that the costs are given for; None: they fit any."""
         for stage in self.stages:
-            for name in COST_FIELDS.values():
+            for name in (*COST_FIELDS.values(), "recompute_ms"):
                 cost = getattr(stage, name)
                 if isinstance(cost, tuple):
                     return len(cost)
@@ -304,7 +320,7 @@ class Pipeline:
             "rank": [str(rank) for rank in self.placement.rank_of],
         }
         extra = ("input_grad_frees_bytes", "overlap_ms")
-        for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS, *extra):
+        for name in ("name", *COST_FIELDS.values(), "recompute_ms", *SIZE_FIELDS, *extra):
             values = [getattr(stage, name) for stage in self.stages]
             if name == "forward_ms" or any(value not in (None, 0, "") for value in values):
                 columns[name] = [_cell(value) for value in values]
@@ -312,6 +328,8 @@ class Pipeline:
             devices = [self.devices[rank] for rank in self.placement.rank_of]
             columns["speed"] = [f"{device.speed:g}" for device in devices]
             columns["overhead_ms"] = [f"{device.overhead_ms:g}" for device in devices]
+            if any(device.memory_bytes is not None for device in devices):
+                columns["memory_bytes"] = [_cell(device.memory_bytes) for device in devices]
         return f"{head}\n{text_table(columns, left=('name',))}"
 
     __repr__ = __str__

@@ -206,9 +206,10 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
         "placement": devices.placement,
         "speed": devices.speed,
         "overhead_ms": devices.overhead_ms,
+        "memory_bytes": devices.memory_bytes,
         "latency_ms": links.latency_ms,
         "bandwidth_gb_s": links.bandwidth_gb_s,
-        "source": sections.source,
+        **({"source": sections.source} if sections.source else {}),
         "title": sections.title or (Path(name).stem if Path(name).suffix else ""),
     }
     stages, layers = sections.stages, sections.layers
@@ -219,9 +220,13 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
                 backward=stages.backward_ms,  # type: ignore[arg-type]
                 input_grad=stages.input_grad_ms,  # type: ignore[arg-type]
                 weight_grad=stages.weight_grad_ms,  # type: ignore[arg-type]
+                recompute_ms=stages.recompute_ms,  # type: ignore[arg-type]
                 stages=stages.count,
                 stash_bytes=stages.stash_bytes,  # type: ignore[arg-type]
+                rebuilt_bytes=stages.rebuilt_bytes,  # type: ignore[arg-type]
                 param_bytes=stages.param_bytes,  # type: ignore[arg-type]
+                grad_bytes=stages.grad_bytes,  # type: ignore[arg-type]
+                optimizer_bytes=stages.optimizer_bytes,  # type: ignore[arg-type]
                 output_bytes=stages.output_bytes,  # type: ignore[arg-type]
                 input_grad_frees_bytes=stages.input_grad_frees_bytes,  # type: ignore[arg-type]
                 overlap_ms=stages.overlap_ms,  # type: ignore[arg-type]

@@ -139,7 +139,7 @@ def _lengths(sections: Sections, count: int) -> Iterator[str]:
     ranks = count if isinstance(placed, str) else placed.ranks
     by_stage = _values(sections.stages) if isinstance(sections.stages, StagesSection) else {}
     lists: dict[str, Any] = {f"stages.{key}": value for key, value in by_stage.items()}
-    for key in ("speed", "overhead_ms"):
+    for key in ("speed", "overhead_ms", "memory_bytes"):
         lists[f"devices.{key}"] = getattr(sections.devices, key, None)
     for key, value in lists.items():
         items = "ranks" if key.startswith("devices") else "stages"

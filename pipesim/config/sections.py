@@ -54,9 +54,13 @@ class StagesSection:
     backward_ms: Costs | None = None
     input_grad_ms: Costs | None = None
     weight_grad_ms: Costs | None = None
+    recompute_ms: Costs = Costs(0.0)
     count: Count | None = None
     stash_bytes: Sizes = Sizes(0)
+    rebuilt_bytes: Sizes = Sizes(0)
     param_bytes: Sizes = Sizes(0)
+    grad_bytes: Sizes = Sizes(0)
+    optimizer_bytes: Sizes = Sizes(0)
     output_bytes: Sizes = Sizes(0)
     input_grad_frees_bytes: SignedSizes = SignedSizes(0)
     overlap_ms: Amounts | None = None
@@ -79,6 +83,7 @@ class DevicesSection:
     placement: Text | None = None
     speed: Speeds = Speeds(1.0)
     overhead_ms: Amounts = Amounts(0.0)
+    memory_bytes: Sizes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

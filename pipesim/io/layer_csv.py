@@ -14,7 +14,8 @@ def read_layers(path: str | PathLike[str]) -> LayerProfile:
     ----------
     path
         A file with a header: `layer,forward_ms,backward_ms,param_bytes,stash_bytes,output_bytes`,
-        or the aliases that `LayerProfile.from_frame` names.
+        the further columns of `LayerProfile`, or the aliases that `from_frame` names. In errors
+        `F_ms[3]` is the cell of that column in the row of layer 3, counted from 0.
 
     Raises
     ------
@@ -29,7 +30,8 @@ def read_layers(path: str | PathLike[str]) -> LayerProfile:
         return LayerProfile.from_frame(frame.rename(columns=str.strip))
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ConfigError(str(path), [f"no layer costs: {reason}"]) from None
+        faults = [f"no layer costs: {line}" for line in str(reason).splitlines()]
+        raise ConfigError(str(path), faults) from None
 
 
 def _check_rows(path: str | PathLike[str]) -> None:

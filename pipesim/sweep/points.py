@@ -208,5 +208,13 @@ def structural(key: str) -> bool:
     >>> structural("run.microbatches"), structural("stages.forward_ms[3]")
     (True, False)
     """
-    free = ("stages.", "links.", "devices.speed", "devices.overhead_ms", "title", "source")
+    free = (
+        "stages.",
+        "links.",
+        "devices.speed",
+        "devices.overhead_ms",
+        "devices.memory_bytes",
+        "title",
+        "source",
+    )
     return not key.startswith((*free, f"{IMBALANCE}.")) or key == "stages.count"
