@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
     from pipesim.sweep import sweep_config
     from pipesim.training import Training
+    from pipesim.transformer import Transformer
 
 __version__ = "0.1.0"
 
@@ -77,6 +78,7 @@ _HOMES = {
     "ScheduleError": "errors",
     "Stage": "components",
     "Training": "training",
+    "Transformer": "transformer",
     "UnsupportedByEngine": "errors",
     "backward_first": "schedules.policies",
     "best_split": "explain",
