@@ -221,6 +221,28 @@ def test_all_links_slow_cost_little_more_than_twice_one(experiment):
     assert all_slow - none == 68
 
 
+@of("11_equal_what")
+def test_equal_time_beats_equal_parameters_beats_equal_layers(experiment, capsys, tmp_path):
+    runs, table = experiment.main()
+    assert (tmp_path / "11_equal_what.png").exists()
+    layers, parameters, time = runs.values()
+    assert time.makespan < parameters.makespan < layers.makespan
+    # In units of a layer the head is 6V / (72h + 12s) = 4.57: all of these stages are multiples.
+    layer_ms = runs["equal layers"].ranks.busy[1] / experiment.MICROBATCHES / 3
+    slowest = [run.ranks.busy.max() / experiment.MICROBATCHES / layer_ms for run in runs.values()]
+    assert slowest == pytest.approx([3 + 4.5714, 5, 4.5714], rel=1e-4)
+    assert "280.2" in capsys.readouterr().out
+    # Measured and simulated.
+    assert len(table) == 15
+    assert (table.ours / table.over_32k - 1).abs().max() < 0.02
+    for ours, worst, others in ((table.ours_late, 0.12, 0.036), (table.ours_early, 0.132, 0.06)):
+        wrong = (ours / table.over_layers - 1).abs()
+        assert wrong.max() < worst
+        assert (wrong.idxmax(), wrong.nlargest(2).iloc[1] < others) == (5, True)
+    assert (1 - table.ours_late / table.ours_early).max() == pytest.approx(0.034, abs=5e-4)
+    assert (table.ours_late <= table.ours_early * (1 + 1e-12)).all()
+
+
 def test_the_price_of_one_slow_link_for_other_sizes():
     import pipesim as ps
 

@@ -11,7 +11,9 @@ import pytest
 import pipesim as ps
 from pipesim import theory
 
-CASES = json.loads((Path(__file__).parent / "data" / "published_cases.json").read_text())
+DATA = Path(__file__).parent / "data"
+CASES = json.loads((DATA / "published_cases.json").read_text())
+VOCABULARY = json.loads((DATA / "vocabulary_table_5.json").read_text())
 CONFIGS = Path(__file__).parent.parent / "experiments" / "configs"
 
 # Zero Bubble Pipeline Parallelism, arXiv:2401.10241, Table 5: the rate of 1F1B, by config.
@@ -72,3 +74,34 @@ def test_the_production_job_of_the_straggler_paper():
     assert run.makespan == pytest.approx(2002.6, rel=0.006)  # measured
     assert run.bubble_fraction == pytest.approx(0.5133, abs=0.005)  # measured
     assert run.closed_form == 3 / 7
+
+
+@pytest.mark.parametrize("case", VOCABULARY, ids=[case["id"] for case in VOCABULARY])
+def test_vocabulary_parallelism_table_5(case):
+    """Balancing Pipeline Parallelism with Vocabulary Parallelism, arXiv:2411.05288, from FLOPs.
+
+    The data file has what an independent simulator gave, and what was measured.
+    """
+    p, m, each = case["p"], case["m"], case["baseline_layers_per_stage"]
+
+    def profile(vocabulary):
+        shape = {name: case[name] for name in ("layers", "hidden", "heads", "sequence")}
+        return ps.Transformer(**shape, vocabulary=vocabulary).profile(312, 0.5)
+
+    def efficiency(pipe):
+        return 1 - ps.simulate(pipe, "1f1b", m, engine="replay").bubble_fraction
+
+    equal_layers = [each + 1, *[each] * (p - 2), each + 1]
+    ours = profile(case["vocabulary"])
+    baseline = efficiency(ours.split(equal_layers))
+    assert baseline == pytest.approx(case["sim_baseline_efficiency"], abs=6e-5)
+    relative = baseline / efficiency(profile(32768).split(equal_layers))
+    assert relative == pytest.approx(case["baseline_mfu_relative_to_32k"], rel=0.025)
+    # Of the splits with the least slowest stage, theirs has the slow stages late.
+    late = ps.min_max_split(list(ours.total_ms())[::-1], p)[::-1]
+    redistributed = efficiency(ours.split(late))
+    assert redistributed == pytest.approx(case["sim_redis_efficiency"], abs=6e-5)
+    assert redistributed / baseline == pytest.approx(case["redis_over_baseline"], rel=0.13)
+    # Ours has them early, and is as good or better.
+    early = efficiency(ps.partition(ours, p))
+    assert redistributed * (1 - 1e-12) <= early <= redistributed * 1.04

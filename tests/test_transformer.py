@@ -309,4 +309,4 @@ def test_selective_recompute_saves_a_fifth_to_a_quarter_of_an_iteration(name):
 
     layers_only = [0.0, *profile.forward_ms[1:-1], 0.0]
     ratio = iteration(layers_only) / iteration(profile.selective_ms)
-    assert ratio == pytest.approx(full_s / selective_s, rel=0.1)  # measured 1.29 to 1.32
+    assert ratio == pytest.approx(full_s / selective_s, rel=0.03)  # measured 1.29 to 1.32
