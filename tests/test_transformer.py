@@ -53,6 +53,8 @@ def test_a_small_gpt_by_hand():
     # Four inputs of 12, QKV 36, projection's input 12, in the MLP 2 x 20; two masks of 12.
     assert layer.selective_stash_bytes == 12 * (2 * (4 * 12 + 36 + 12 + 40) + 2 * 12)
     assert layer.stash_bytes - layer.selective_stash_bytes == 5 * 6 * 4 * 12
+    # Moved for each of 12 x 6 x 4 scores: by products and softmax 2 each, by dropout 2 + 2 + 1.
+    assert layer.moved_bytes == (288 * (4 * 2 + 5), 288 * (7 * 2 + 5), 0)
     # Inputs of four matrices 12, 12, 12, 20; gradients of what they put out 36, 12, 20, 12.
     assert layer.wgrad_stash_bytes == 2 * 12 * (12 + 12 + 12 + 20 + 36 + 12 + 20 + 12)
     assert (embedding.stash_bytes, embedding.wgrad_stash_bytes) == (144, 288)
@@ -74,10 +76,12 @@ def test_a_small_llama_by_hand():
     assert layer.selective_stash_bytes == 4 * 2 * (4 * 12 + 20 + 12 + 3 * 20)
     assert layer.stash_bytes - layer.selective_stash_bytes == 2 * 6 * 4 * 4  # no dropout
     assert embedding.stash_bytes == 0
+    assert layer.moved_bytes == (96 * 4 * 2, 96 * 7 * 2, 0)
     flash = replace(llama, flash=True).rows()[1]
     assert flash.stash_bytes == flash.selective_stash_bytes == layer.selective_stash_bytes
     assert flash.flops.input_grad - flash.flops.weight_grad == 2.5 * 2 * 4 * 4 * 12
     assert flash.rebuilt_flops == 0
+    assert flash.moved_bytes == (0, 0, 0)
 
 
 def test_llama_3_70b_is_140_gb():
