@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         zero_bubble_greedy,
     )
     from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
+    from pipesim.step import Step, simulate_step
     from pipesim.sweep import sweep_config
     from pipesim.training import Training
 
@@ -76,6 +77,7 @@ _HOMES = {
     "Schedule": "schedule",
     "ScheduleError": "errors",
     "Stage": "components",
+    "Step": "step",
     "Training": "training",
     "UnsupportedByEngine": "errors",
     "backward_first": "schedules.policies",
@@ -101,6 +103,7 @@ _HOMES = {
     "simulate": "run",
     "simulate_config": "config",
     "simulate_many": "batch",
+    "simulate_step": "step",
     "sweep_config": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
