@@ -281,22 +281,26 @@ def test_equal_replicas_only_add_the_end(case, protocol):
         assert step.exposed_reduction_ms <= whole * (1 + 1e-9) + 1e-9 * run.makespan
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps(latency_ms=0.0, bandwidth_gb_s=None, optimizer_ms=0.0, tied_bytes=0))
 def test_the_slowest_replica_sets_the_step(case):
     pipe, schedule, training = case
-    step = ps.simulate_step(pipe, schedule, training=training)
+    step = ps.simulate_step(pipe, schedule, training=training, engine="replay")
     assert step.step_ms == step.runs[step.slowest_replica].makespan
     assert step.step_ms == max(run.makespan for run in step.runs)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps(overlap=True))
 def test_overlap_and_no_barrier_never_take_longer(case):
     pipe, schedule, training = case
-    here = ps.simulate_step(pipe, schedule, training=training)
-    after = ps.simulate_step(pipe, schedule, training=replace(training, overlap=False))
-    free = ps.simulate_step(pipe, schedule, training=replace(training, barrier=False))
+    here = ps.simulate_step(pipe, schedule, training=training, engine="replay")
+    after = ps.simulate_step(
+        pipe, schedule, training=replace(training, overlap=False), engine="replay"
+    )
+    free = ps.simulate_step(
+        pipe, schedule, training=replace(training, barrier=False), engine="replay"
+    )
     assert here.step_ms <= after.step_ms
     assert free.step_ms <= here.step_ms
     assert free.period_ms <= here.period_ms <= here.step_ms * (1 + 1e-12)
