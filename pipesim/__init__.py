@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         zero_bubble_greedy,
     )
     from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
+    from pipesim.step import Step, simulate_step
     from pipesim.sweep import sweep_config
     from pipesim.training import Training
     from pipesim.transformer import Transformer
@@ -77,6 +78,7 @@ _HOMES = {
     "Schedule": "schedule",
     "ScheduleError": "errors",
     "Stage": "components",
+    "Step": "step",
     "Training": "training",
     "Transformer": "transformer",
     "UnsupportedByEngine": "errors",
@@ -103,6 +105,7 @@ _HOMES = {
     "simulate": "run",
     "simulate_config": "config",
     "simulate_many": "batch",
+    "simulate_step": "step",
     "sweep_config": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",

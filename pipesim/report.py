@@ -10,6 +10,7 @@ from pipesim.explain import first_largest, ladder
 from pipesim.ops import Kind
 from pipesim.progress import Progress
 from pipesim.run import Run
+from pipesim.step import Step
 from pipesim.text_table import count_text, text_table
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 TIGHT = 1e-9  # relative; this close to its lower bound a run has reached it
 MOST_SENSITIVE = 16  # parameters of each unit that are printed
+MOST_REPLICAS = 16  # that are printed
 
 
 def run_report(run: Run, progress: Progress | None = None) -> str:
@@ -136,6 +138,48 @@ def sensitivity_text(run: Run) -> str:
         f"{text_table(columns, left=('',))}\n"
         "what the step gains for each ms taken off (or 1 % of speed added), and loses the other "
         f"way;\nthey differ where several paths are critical{tail}"
+    )
+
+
+def step_text(step: Step) -> str:
+    """Return the whole step as text: what comes after the last op, and which replica is slow."""
+    training, show = step.training, time_format(step.step_ms)
+    zero = f", ZeRO-{training.zero}" if training.zero else ""
+    when = f"gradients reduced {'beside' if training.overlap else 'after'} the compute; "
+    reduced = when if len(step.runs) > 1 else ""
+    barrier = "waits for all gradients" if training.barrier else "waits for its rank's gradients"
+    lines = [
+        f"step {show(step.step_ms)} ms = makespan {show(step.makespan)} + reductions "
+        f"{show(step.exposed_reduction_ms)} + optimizer and gathers {show(step.update_ms)}",
+        f"{count_text(len(step.runs), 'replica')}{zero}: {reduced}every optimizer {barrier};\n"
+        f"the next step can follow after {show(step.period_ms)} ms",
+    ]
+    if len(step.runs) == 1:
+        return "\n".join(lines)
+    fastest = min(run.makespan for run in step.runs)
+    if step.makespan - fastest <= TIGHT * step.makespan:
+        return "\n".join([*lines, "all replicas take the same time"])
+    waits = step.ranks.groupby("replica")[["wait_reduction", "wait_barrier"]].mean()
+    slowest = step.slowest_replica
+    # The slow ones first, as they set the step; numbered as they are.
+    shown = sorted(range(len(step.runs)), key=lambda number: -step.runs[number].makespan)
+    shown = sorted(shown[:MOST_REPLICAS])
+    columns = {
+        "replica": [str(number) for number in shown],
+        "makespan": [show(step.runs[number].makespan) for number in shown],
+        "bubble": [f"{step.runs[number].bubble_fraction:.1%}" for number in shown],
+        "waits for others": [show(waits.wait_reduction[number]) for number in shown],
+        "for the barrier": [show(waits.wait_barrier[number]) for number in shown],
+        "": ["<- slowest" if number == slowest else "" for number in shown],
+    }
+    more = len(step.runs) - len(shown)
+    tail = f"; {count_text(more, 'faster replica')} left out" if more else ""
+    return "\n".join(
+        [
+            *lines,
+            text_table(columns, left=("",)),
+            f"waits: mean over ranks after their last op; a slow replica waits least{tail}",
+        ]
     )
 
 

@@ -1,20 +1,23 @@
 """What an engine hands back, and the span table that people work with.
 
-One row a span, sorted by (start, end, rank, resource, position in the order):
+One row a span, sorted by (start, end, replica, rank, resource, position in the order):
 
     rank        int32     that ran it; of a link row, the rank that sent
-    resource    category  compute; link; exchange, the rank itself held by a transfer that blocks
+    resource    category  compute; link; exchange, the rank itself held by a transfer that blocks;
+                          network, of a rank, on which its collectives go one after the other
     stage       int32     of a receive the one that receives
     chunk       int32     local index of the stage on its rank
-    microbatch  int32
+    microbatch  int32     -1 of the rows of a step's end
     slice       int32     of the micro-batch along the sequence; 0 where nothing is sliced
-    kind        category  F, B, I, W; SEND_F (an activation), SEND_B (a gradient); RECV_F, RECV_B
+    kind        category  F, B, I, W; SEND_F (an activation), SEND_B (a gradient); RECV_F, RECV_B;
+                          at a step's end REDUCE, TIED (gradients), OPTIMIZER, GATHER (parameters)
     group       int32     of the two rows of an overlapped pair, or of the transfers that a rank
                           starts together; -1 of all others
     ready       float64   all inputs are there (0 for a source); link: its op has ended; exchange:
-                          its start
+                          its start; network: this rank is ready, others may not be
     start, end  float64   [ms]; a link row runs from departure to arrival, an exchange from when
                           the rank comes to it to when the rank goes on
+    replica     int32     copy of the pipeline; 0 where there is one
 """
 
 from collections.abc import Sequence
@@ -33,8 +36,9 @@ from pipesim.schedule import Schedule
 if TYPE_CHECKING:
     import pandas as pd
 
-RESOURCES = ("compute", "link", "exchange")
-KINDS = tuple(kind.name for kind in Kind)
+RESOURCES = ("compute", "link", "exchange", "network")
+END_KINDS = ("REDUCE", "TIED", "OPTIMIZER", "GATHER")
+KINDS = (*(kind.name for kind in Kind), *END_KINDS)
 COLUMNS = (
     "rank",
     "resource",
@@ -47,6 +51,7 @@ COLUMNS = (
     "ready",
     "start",
     "end",
+    "replica",
 )
 
 
@@ -105,18 +110,19 @@ def span_table(program: Program, spans: Spans) -> "pd.DataFrame":
     enter, leave = (times[instruction] for times in (spans.enter, spans.leave))
     columns = {
         "rank": np.concatenate(ranks),
-        "resource": _category(resource, RESOURCES),
+        "resource": category(resource, RESOURCES),
         "stage": schedule.stage[named],
         "chunk": chunk[named],
         "microbatch": schedule.microbatch[carried],
         "slice": schedule.slice[carried],
-        "kind": _category(kind, KINDS),
+        "kind": category(kind, KINDS),
         "group": np.concatenate(
             [schedule.group, np.full(len(sending), -1), _groups(schedule, instruction)]
         ).astype(np.int32),
         "ready": np.concatenate([spans.ready, spans.end[sending], enter]),
         "start": np.concatenate([spans.start, spans.departure[sending], enter]),
         "end": np.concatenate([spans.end, spans.arrival[sending], leave]),
+        "replica": np.zeros(len(resource), dtype=np.int32),
     }
     position = np.concatenate([op, sending, item])
     # The last key is the first to sort by; positions grow along each rank's order.
@@ -134,7 +140,8 @@ def _groups(schedule: Schedule, instruction: IntArray) -> IntArray:
     return found
 
 
-def _category(codes: npt.NDArray[Any], names: Sequence[str]) -> "pd.Categorical":
+def category(codes: npt.NDArray[Any], names: Sequence[str]) -> "pd.Categorical":
+    """Return codes with their names, as a column of a table."""
     import pandas as pd
 
     return pd.Categorical.from_codes(codes.astype(np.int8), categories=list(names))

@@ -168,19 +168,20 @@ class Training:
     def _optimizer_bytes(self, param_bytes: int) -> float:
         return param_bytes * self.optimizer_bytes_per_param / self.bytes_per_param
 
-    def all_reduce_ms(self, size_bytes: float) -> float:
+    def all_reduce_ms(self, size_bytes: float, copies: int = 1) -> float:
         """Return the time of a ring all-reduce over the replicas [ms], 0 for one replica.
 
-        2(d-1)/d x bytes / bandwidth + latency.
+        2(d-1)/d x bytes / bandwidth + latency. Where each replica has two copies of a stage, one
+        for either direction of flow, d counts them both.
         """
-        return self._ring_ms(size_bytes, rounds=2)
+        return self._ring_ms(size_bytes, 2, copies)
 
-    def reduce_scatter_ms(self, size_bytes: float) -> float:
+    def reduce_scatter_ms(self, size_bytes: float, copies: int = 1) -> float:
         """Return the time of a ring reduce-scatter, or all-gather, over the replicas [ms]."""
-        return self._ring_ms(size_bytes, rounds=1)
+        return self._ring_ms(size_bytes, 1, copies)
 
-    def _ring_ms(self, size_bytes: float, rounds: int) -> float:
-        d = self.replicas
+    def _ring_ms(self, size_bytes: float, rounds: int, copies: int) -> float:
+        d = self.replicas * copies
         if d == 1:
             return 0.0
         link = Link(self.latency_ms, self.bandwidth_gb_s)

@@ -243,6 +243,43 @@ def test_equal_time_beats_equal_parameters_beats_equal_layers(experiment, capsys
     assert (table.ours_late <= table.ours_early * (1 + 1e-12)).all()
 
 
+@of("13_pipeline_x_data_parallel")
+def test_how_many_ranks_and_how_many_replicas(experiment, tmp_path):
+    table = experiment.main()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "13_pipeline_x_data_parallel.png",
+        "13_replicas.png",
+    }
+    plain, sharded = (table[table.zero == zero].set_index("grid") for zero in (0, 1))
+    assert plain.work_ms.tolist() == pytest.approx([64 * (32 * 15 + 9) / 16] * 5)
+    parts = ["work_ms", "idle_ms", "reduction_ms", "update_ms"]
+    assert table[parts].sum(axis=1).tolist() == pytest.approx(table.step_ms.tolist())
+    assert plain.bubble.is_monotonic_decreasing
+    assert plain.reduction_ms.is_monotonic_increasing
+    # The whole model, 2 x 15/16 of its bytes over the network.
+    size = 2 * (32 * 12 * 4096**2 + 2 * 32_000 * 4096)
+    reduction = 2 * 15 / 16 * size / 25e6 + 0.02
+    assert plain.reduction_ms["1 x 16"] == pytest.approx(reduction)
+    assert sharded.reduction_ms["1 x 16"] == pytest.approx(reduction / 2, abs=0.02)
+    # What the docstring says.
+    assert plain.step_ms.idxmin() == sharded.step_ms.idxmin() == "4 x 4"
+    assert plain.step_ms["4 x 4"] == pytest.approx(2660, abs=5)
+    assert plain.bubble["16 x 1"] == pytest.approx(0.34, abs=5e-3)
+    held = [plain.most_gb["4 x 4"], sharded.most_gb["4 x 4"]]
+    held += [plain.most_gb["1 x 16"], sharded.most_gb["1 x 16"]]
+    assert held == pytest.approx([37, 21, 116, 41], abs=0.5)
+    assert sharded.step_ms["1 x 16"] / plain.step_ms["1 x 16"] == pytest.approx(0.97, abs=5e-3)
+
+
+@of("13_pipeline_x_data_parallel")
+def test_all_replicas_wait_for_the_slow_one(experiment):
+    step = experiment.slow_replica()
+    assert step.slowest_replica == 1
+    waits = step.ranks.groupby("replica").wait_reduction.mean()
+    assert waits[1] == 0
+    assert waits[0] > 100
+
+
 def test_the_price_of_one_slow_link_for_other_sizes():
     import pipesim as ps
 

@@ -10,7 +10,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
 import pipesim as ps
-from pipesim.plot.style import IDLE_STYLES, KIND_COLOURS
+from pipesim.plot.gantt_chart import BAR, GAP
+from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +108,43 @@ def test_several_runs_stand_under_each_other_on_one_axis(run):
     assert ax.get_xlim() == (0, pytest.approx(57, rel=0.01))
     low, high = ax.get_ylim()
     assert low > high  # rank 0 on top
+
+
+def test_a_step_shows_its_replicas_and_what_comes_at_the_end():
+    pipe = ps.Pipeline.from_costs([1, 1], [2, 2], param_bytes=[1_000_000, 3_000_000])
+    training = ps.Training(
+        replicas=2, zero=1, bandwidth_gb_s=1.0, optimizer_ms=0.5, speed=(1.0, 0.5)
+    )
+    ax = ps.plot.gantt(ps.simulate_step(pipe, "1f1b", 2, training=training))
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["rank 0", "rank 1"] * 2
+    assert ax.get_xlim() == (0, pytest.approx(20.5, rel=0.01))
+    by_hatch = {c.get_hatch(): c for c in ax.collections if len(c.get_paths())}
+    reduced = by_hatch[END_STYLES["REDUCE"][1]].get_paths()
+    drawn = sorted((*path.vertices.min(0), *path.vertices.max(0)) for path in reduced)
+    second = 2 + GAP  # the row of rank 0 of replica 1
+    assert [(left, right) for left, _, right, _ in drawn] == [(14, 15.5)] * 2 + [(18, 18.5)] * 2
+    middles = [(low + high) / 2 for _, low, _, high in drawn]
+    assert middles == pytest.approx([1, second + 1, 0, second])
+    assert len(bars(ax, END_STYLES["OPTIMIZER"][0])) == 4
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert {"gradients reduced", "optimizer", "parameters gathered"} < set(legend)
+    titles = [text.get_text() for text in ax.texts if "replica" in text.get_text()]
+    assert titles == [
+        "1f1b, 2 micro-batches, 2 replicas, step 20.5 ms\nreplica 0: 9 ms, bubble 33.3%",
+        "replica 1: 18 ms, bubble 33.3%",
+    ]
+
+
+def test_a_reduction_beside_the_compute_is_a_strip_at_the_foot_of_its_row():
+    pipe = ps.Pipeline.from_costs([1, 1], [2, 2], ranks=1, param_bytes=[0, 3_000_000])
+    order = ps.Schedule.from_orders(["0F0 1F0 1B0 0B0"], placement=pipe.placement)
+    training = ps.Training(replicas=2, bandwidth_gb_s=1.0)
+    ax = ps.plot.gantt(ps.simulate_step(pipe, order, training=training))
+    reduced = [c for c in ax.collections if c.get_hatch() == END_STYLES["REDUCE"][1]]
+    boxes = [p.vertices for c in reduced for p in c.get_paths()]
+    extents = [(b[:, 0].min(), b[:, 0].max(), np.ptp(b[:, 1])) for b in boxes]
+    strip = pytest.approx(0.3 * BAR)
+    assert extents == [(4, 6, strip)] * 2 + [(6, 7, pytest.approx(BAR))] * 2
 
 
 def test_numbers_are_left_out_where_bars_are_too_narrow():

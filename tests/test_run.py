@@ -74,8 +74,9 @@ def test_the_trace_has_its_columns_and_its_order(small):
         "ready": "float64",
         "start": "float64",
         "end": "float64",
+        "replica": "int32",
     }
-    assert list(trace.resource.cat.categories) == ["compute", "link", "exchange"]
+    assert list(trace.resource.cat.categories) == ["compute", "link", "exchange", "network"]
     assert len(trace) == 8 + 4
     keys = list(zip(trace.start, trace.end, trace["rank"], trace.resource, strict=True))
     assert keys == sorted(keys)

@@ -420,3 +420,57 @@ def test_interleaved_with_receives_that_overlap():  # pytorch/pytorch#172668
 def test_rates_above_the_lower_bound_are_impossible():  # meta-pytorch/torchrec#4585
     run = step([1, 1, 1, 2], [2, 2, 2, 4], 8)
     assert run.lower_bound == 57 == theory.one_f_one_b_makespan([1, 1, 1, 2], [2, 2, 2, 4], 8)
+
+
+def test_a_barrier_at_the_end_of_the_step_ruins_zero_bubble():  # zero-bubble-...#64
+    p, m = 8, 32
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0, stages=p)
+    free, all_wait = (
+        ps.simulate_step(pipe, "zb_h2", m, training=ps.Training(barrier=barrier))
+        for barrier in (False, True)
+    )
+    assert free.runs[0].span_bubble == pytest.approx(0, abs=1e-12)
+    assert free.period_ms == 3 * m  # every rank goes on with its next step: no bubble
+    assert all_wait.period_ms == 3 * m + p - 1  # all end with the last
+    assert all_wait.ranks.wait_barrier.tolist() == list(range(p - 1, -1, -1))
+    # Reductions within a stage are no such barrier: the wait stays away.
+    local = ps.Training(replicas=2, latency_ms=0.5, barrier=False)
+    assert ps.simulate_step(pipe, "zb_h2", m, training=local).period_ms == 3 * m + 0.5
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_the_culprit_waits_least(culprit):  # traceopt-ai/traceml#252
+    backward = np.array([293.0, 292.2, 293.0, 293.1])
+    backward[culprit] += 200
+    pipes = [ps.Pipeline.from_costs([100.0], [ms]) for ms in backward]
+    step = ps.simulate_step(pipes, "gpipe", 1, training=ps.Training(replicas=4))
+    assert len(set(step.ranks.end)) == 1  # wall times are all the same
+    assert step.ranks.wait_reduction.argmin() == culprit
+    assert np.sort(step.ranks.wait_reduction)[0] == 0
+    assert np.sort(step.ranks.wait_reduction)[1] > 199
+
+
+@pytest.mark.parametrize(("schedule", "stages", "added"), [("1f1b", 4, 0.5), ("zb_v", 8, 0.0)])
+def test_a_tied_embedding_costs_nothing_in_a_v(schedule, stages, added):  # uw-syfi/piper#13
+    pipe = ps.Pipeline.from_costs(
+        1.0,
+        input_grad=1.0,
+        weight_grad=1.0,
+        stages=stages,
+        ranks=4,
+        bandwidth_gb_s={(0, 3): 2.0, (3, 0): 2.0},
+    )
+    training = ps.Training(tied_bytes=1_000_000)  # 0.5 ms
+    step = ps.simulate_step(pipe, schedule, 8, training=training)
+    assert step.step_ms == step.makespan + added
+
+
+def test_gradients_are_reduced_once_a_step():  # deepspeedai/DeepSpeed#794
+    p, m = 4, 8
+    pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=p, param_bytes=1_000_000)
+    training = ps.Training(replicas=2, bandwidth_gb_s=1.0)
+    once = ps.simulate_step(pipe, "1f1b", m, training=training)
+    assert once.step_ms == 33 + 1
+    every = step([1] * p, [2 + 1] * p, m)  # with every backward instead
+    assert (every.rank_times.busy - once.runs[0].rank_times.busy).tolist() == [m] * p
+    assert every.makespan == 33 + m + p - 1

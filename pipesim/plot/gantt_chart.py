@@ -13,6 +13,7 @@ from pipesim.metrics import idle_spans
 from pipesim.ops import Kind
 from pipesim.plot.gantt_legend import closed_form_makespan, draw_legend, draw_sources
 from pipesim.plot.gantt_path import draw_path
+from pipesim.plot.gantt_step import draw_ends, step_titles
 from pipesim.plot.style import (
     HATCH_COLOUR,
     IDLE_STYLES,
@@ -21,6 +22,7 @@ from pipesim.plot.style import (
     new_axes,
 )
 from pipesim.run import Run
+from pipesim.step import Step
 from pipesim.text_table import count_text
 
 BAR = 0.84  # height of a bar in rows
@@ -31,9 +33,13 @@ DARKEST = 0.25  # how much darker the last chunk of a rank is than the first
 
 
 def gantt(
-    runs: Run | Iterable[Run], ax: Axes | None = None, *, critical_path: bool = False
+    runs: Run | Step | Iterable[Run], ax: Axes | None = None, *, critical_path: bool = False
 ) -> Axes:
     """Return the Axes with the Gantt chart of one run, or of several under each other.
+
+    Of a whole step the replicas stand under each other, and after their ops what comes at the
+    end: reductions, optimizer, gathers. While a rank still computes, its reduction is a strip at
+    the foot of the row.
 
     Bars carry their micro-batch where they are wide enough. Idle time is shaded by cause, and
     its share of the step stands at the right of each row. Two lines mark the makespan of equal
@@ -42,7 +48,7 @@ def gantt(
     Parameters
     ----------
     runs
-        One run, or several to be drawn on one time axis.
+        One run, several to be drawn on one time axis, or a step.
     ax
         Where to draw; by default on a new figure.
     critical_path
@@ -56,17 +62,23 @@ def gantt(
     >>> ax.get_xlabel()
     'time [ms]'
     """
+    step = runs if isinstance(runs, Step) else None
+    if isinstance(runs, Step):
+        runs = runs.runs
     runs = [runs] if isinstance(runs, Run) else list(runs)
+    titles = [run_title(run) for run in runs] if step is None else step_titles(step)
     rows = sum(run.schedule.ranks for run in runs)
     if ax is None:
         row_height = min(0.36, 9.0 / max(run.schedule.ranks for run in runs))
         ax = new_axes(10.0, rows * row_height + 0.45 * len(runs) + 1.1)
     times = [t for run in runs for t in (run.makespan, closed_form_makespan(run), run.lower_bound)]
+    times += [] if step is None else [step.step_ms]
     ax.set_xlim(0, 1.003 * max(t for t in times if t is not None) or 1.0)  # lines stay inside
     tops = np.cumsum([0.0, *(run.schedule.ranks + GAP for run in runs)])
     ticks: list[tuple[float, str]] = []
-    for run, top in zip(runs, tops, strict=False):
+    for run, title, top in zip(runs, titles, tops, strict=False):
         _draw_run(ax, run, top)
+        ax.text(0, top - 0.62, title, fontsize=9, va="bottom", ha="left", parse_math=False)
         ticks += [(top + rank, f"rank {rank}") for rank in range(run.schedule.ranks)]
     ax.set_ylim(tops[-1] - GAP - 0.5, -0.5)
     ax.set_yticks([place for place, _ in ticks], [text for _, text in ticks])
@@ -79,7 +91,8 @@ def gantt(
         _idle_shares(ax, run, top)
         if critical_path:
             draw_path(ax, run, top, BAR, _points_per_ms(ax))
-    draw_legend(ax, runs, critical_path)
+    handles = [] if step is None else draw_ends(ax, step, tops.tolist(), BAR)
+    draw_legend(ax, runs, critical_path, handles)
     draw_sources(ax, runs)
     return ax
 
@@ -122,8 +135,6 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
     for time, style in ((closed_form_makespan(run), "--"), (run.lower_bound, ":")):
         if time is not None:
             ax.plot([time, time], ends, style, color="black", linewidth=1.2, zorder=3)
-    title = run_title(run)
-    ax.text(0, top - 0.62, title, fontsize=9, va="bottom", ha="left", parse_math=False)
 
 
 def run_title(run: Run) -> str:

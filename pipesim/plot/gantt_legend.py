@@ -23,8 +23,10 @@ def closed_form_makespan(run: Run) -> float | None:
     return float(run.rank_times.busy.mean() / (1 - run.closed_form))
 
 
-def draw_legend(ax: Axes, runs: Sequence[Run], critical_path: bool = False) -> None:
-    """Draw below the axis what colours, hatches and lines mean."""
+def draw_legend(
+    ax: Axes, runs: Sequence[Run], critical_path: bool = False, more: Sequence[Patch] = ()
+) -> None:
+    """Draw below the axis what colours, hatches and lines mean; `more` are those of a step."""
     kinds = sorted({kind for run in runs for kind in run.schedule.kinds})
     causes = {
         cause
@@ -46,6 +48,7 @@ def draw_legend(ax: Axes, runs: Sequence[Run], critical_path: bool = False) -> N
             handles.append(
                 Patch(facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0, label=words)
             )
+    handles += more
     equal = [time for run in runs if (time := closed_form_makespan(run)) is not None]
     if equal:
         words = "equal stages (closed form)" + _time_alone(equal)

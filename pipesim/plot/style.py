@@ -32,6 +32,13 @@ IDLE_STYLES = {  # cause -> face, hatch, words
     "drain": ("white", "----", "drain"),
 }
 HATCH_COLOUR = "#b0b0b0"
+END_STYLES = {  # kind -> face, hatch, words
+    "REDUCE": ("#d9c2ea", "||||", "gradients reduced"),
+    "TIED": ("#d9c2ea", "++++", "tied embedding reduced"),
+    "OPTIMIZER": ("#3d3d3d", None, "optimizer"),
+    "GATHER": ("#d9c2ea", "oo", "parameters gathered"),
+}
+END_EDGE = "#5b3a6b"
 # Curves differ by marker without colour, too; after the last they go on with other lines.
 CURVES = (
     ("#0f5e9c", "o"),
