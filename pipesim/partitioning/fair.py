@@ -77,8 +77,8 @@ def _shifted(problem: Problem, start: tuple[int, ...]) -> tuple[int, ...]:
     """
 
     def score(counts: IntArray) -> FloatArray:
-        full = np.maximum(problem.fullness(counts), 1)
-        return np.stack([full, problem.loads.of_splits(counts).max(axis=1)], axis=1)
+        over = np.maximum(problem.bytes_of(counts) - problem.memory, 0).sum(axis=1)
+        return np.stack([over, problem.loads.of_splits(counts).max(axis=1)], axis=1)
 
     found = []
     for counts in (start, least_split(problem.filled())):

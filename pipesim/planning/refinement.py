@@ -1,4 +1,4 @@
-"""A split made better by simulation: layers move between stages until no move makes it faster."""
+"""A split made better by simulation: layers move between stages as long as that helps."""
 
 from collections.abc import Sequence
 from math import comb
@@ -19,6 +19,7 @@ from pipesim.run import simulate
 from pipesim.training import Training
 
 BLOCK = 512  # splits that are simulated at once
+PATIENCE = 8  # moves in a row that make nothing better
 
 
 def refine_split(
@@ -39,9 +40,10 @@ def refine_split(
 
     A move takes one layer from a stage and gives it to another, near or far; the stages between
     hand one on. From the given split, and from the min-max splits by time and by number of
-    layers, the best of all moves is made until none helps: the best of its neighbours, and in
-    most cases of all splits (`best_split` is sure, for few layers). Splits in which a rank holds
-    more than its `memory_bytes` are left out.
+    layers, the best of all moves to splits not seen yet is made, even to a slower one, until eight
+    in a row have made nothing better. The fastest split seen is the best of its neighbours, and
+    in most cases of all (`best_split` is sure, for few layers). Splits in which a rank holds more
+    than its `memory_bytes` are left out.
 
     Parameters
     ----------
@@ -102,19 +104,23 @@ def refine_split(
         pipe = pipeline(counts)
         return fits(order.made_for(pipe), pipe, training)
 
-    def descend(counts: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-        shortest = times_of(np.array([counts]))[0]
-        moved = True
-        while moved and len(others := moves(counts)):
-            moved = False
+    def walk(start: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+        best = float(times_of(np.array([start]))[0]), start
+        here, been, idle = start, {start}, 0
+        while idle < PATIENCE:
+            others = moves(here)
             times = times_of(others)
             for number in np.argsort(times, kind="stable").tolist():
-                if times[number] >= shortest * (1 - TIE):
+                here = tuple(others[number].tolist())
+                if here not in been and allowed(here):
                     break
-                if allowed(others[number].tolist()):
-                    shortest, counts, moved = times[number], tuple(others[number].tolist()), True
-                    break
-        return float(shortest), counts
+            else:
+                break
+            been.add(here)
+            idle += 1
+            if times[number] < best[0] * (1 - TIE):
+                best, idle = (float(times[number]), here), 0
+        return best
 
     begin = tuple(map(int, counts))
     starts = [begin] if allowed(begin) else []
@@ -129,7 +135,7 @@ def refine_split(
     except ValueError:
         if not starts:
             raise
-    found = min(map(descend, dict.fromkeys(starts)))
+    found = min(map(walk, dict.fromkeys(starts)))
     # Sums of layers round differently as they are added up: the runs themselves decide.
     finalists = dict.fromkeys([found[1], *starts[:1]])
     runs = {
