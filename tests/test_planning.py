@@ -23,7 +23,7 @@ def test_with_few_micro_batches_the_slow_stage_is_better_placed_early():
     assert even.makespan == 84
     found = ps.refine_split(profile, [4, 4, 4, 4], "1f1b", 4)
     assert found.counts == (5, 4, 4, 3)
-    assert found.run.makespan == 82  # the longest path: 5 + 4 + 4 + 4 x 3 + ... of the last stages
+    assert found.run.makespan == 82
     assert found.run.makespan == ps.best_split(profile, 4, "1f1b", 4).run.makespan
     # With many micro-batches the largest stage decides, and even stages are the best.
     assert ps.refine_split(profile, [7, 3, 3, 3], "1f1b", 64).counts == (4, 4, 4, 4)
