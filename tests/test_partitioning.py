@@ -331,3 +331,11 @@ def test_peaks_of_stages():
             assert max(own) <= by_rank[rank]
             if schedule.placement.reverse is None:
                 assert by_rank[rank] <= sum(own)
+
+
+def test_a_device_without_memory_holds_nothing():
+    profile = ps.LayerProfile(forward_ms=[1.0], stash_bytes=[1])
+    message = "needs is 1 bytes on the fullest rank, 0, which has 0"
+    with pytest.raises(ValueError, match=message):
+        ps.partition(profile, 1, memory_bytes=0, in_flight=[1])
+    assert len(ps.partition(profile, 1, memory_bytes=0, in_flight=[0]).stages) == 1

@@ -42,11 +42,11 @@ def solve(problem: Problem) -> tuple[int, ...]:
     """
     split = least_split(problem.loads)
     assert split is not None  # nothing limits the stages yet
-    if problem.fullness(np.array([split]))[0] <= 1:
+    if problem.kept_by(split):
         return split
     if len(problem.rank_of) > len(problem.memory):
         split = _shifted(problem, split)
-        if problem.fullness(np.array([split]))[0] > 1:
+        if not problem.kept_by(split):
             raise ValueError(nothing_fits(problem, split, "the nearest split found needs"))
         return split
     within = least_split(problem.loads, problem.held, problem.memory[problem.rank_of])

@@ -44,10 +44,6 @@ class Problem(NamedTuple):
     memory: FloatArray
     rank_of: IntArray
 
-    def limited(self) -> tuple[Loads, FloatArray]:
-        """Return the bytes and the limit of every stage that has a rank to itself."""
-        return self.held, self.memory[self.rank_of]
-
     def filled(self) -> Loads:
         """Return what part of its rank's memory each stage takes."""
         return self.held.scaled(1 / np.maximum(self.memory, 1)[self.rank_of])
@@ -59,10 +55,9 @@ class Problem(NamedTuple):
             ranks[:, self.rank_of[stage]] += held
         return ranks
 
-    def fullness(self, counts: IntArray) -> FloatArray:
-        """Return what part of its memory the fullest rank takes, in each of some splits."""
-        full: FloatArray = (self.bytes_of(counts) / np.maximum(self.memory, 1)).max(axis=1)
-        return full
+    def kept_by(self, counts: Sequence[int]) -> bool:
+        """Say whether a split keeps every rank within its memory."""
+        return bool((self.bytes_of(np.array([counts]))[0] <= self.memory).all())
 
 
 def make_problem(
