@@ -28,6 +28,7 @@ lint: $(TEST_ENVIRONMENT)
 
 bench: $(ENVIRONMENT)
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/partition.py
 
 figures: $(ENVIRONMENT)
 	$(BIN)/python experiments/01_unequal_stages.py

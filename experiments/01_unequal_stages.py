@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pipesim as ps
 from pipesim.cli.outputs import ProgressBar
-from pipesim.explain import BestSplit
 from pipesim.io.table_file import write_table
 from pipesim.report import bound_text, ladder_text, rank_text
 from pipesim.run import Run
@@ -84,7 +83,7 @@ def layer_profile(run: Run) -> ps.LayerProfile:
     )
 
 
-def best_of_all(profile: ps.LayerProfile, run: Run, links: dict) -> BestSplit:
+def best_of_all(profile: ps.LayerProfile, run: Run, links: dict) -> ps.BestSplit:
     with ProgressBar("split") as progress:
         return ps.best_split(
             profile,

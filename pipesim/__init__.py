@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         ScheduleError,
         UnsupportedByEngine,
     )
-    from pipesim.explain import BestSplit, best_split, ladder
+    from pipesim.explain import ladder
     from pipesim.io.layer_csv import read_layers
     from pipesim.io.torch_export import write_schedule
     from pipesim.io.torch_schedule import read_schedule
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         v_placement,
         wave_placement,
     )
+    from pipesim.planning import BestSplit, best_split, refine_split
     from pipesim.program import Program
     from pipesim.run import Run, simulate
     from pipesim.schedule import Schedule
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BestSplit": "explain",
+    "BestSplit": "planning",
     "ConfigError": "errors",
     "CostVariants": "batch",
     "DeadlockError": "errors",
@@ -83,7 +84,7 @@ _HOMES = {
     "Transformer": "transformer",
     "UnsupportedByEngine": "errors",
     "backward_first": "schedules.policies",
-    "best_split": "explain",
+    "best_split": "planning",
     "bidirectional_placement": "placement",
     "bubble_formula": "slot_table",
     "bubble_fraction": "slot_table",
@@ -101,6 +102,7 @@ _HOMES = {
     "read_config": "config",
     "read_layers": "io.layer_csv",
     "read_schedule": "io.torch_schedule",
+    "refine_split": "planning",
     "schedule_names": "schedules",
     "simulate": "run",
     "simulate_config": "config",

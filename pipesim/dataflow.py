@@ -138,3 +138,18 @@ def peak_by_rank(
     held = np.cumsum(taken, dtype=taken.dtype)  # while the op runs; every rank starts at 0
     np.subtract(held[1:], np.cumsum(freed[:-1], dtype=taken.dtype), out=held[1:])
     return tuple(int(most) for most in np.maximum.reduceat(held, schedule.offsets[:-1]))
+
+
+def peak_by_stage(schedule: "Schedule") -> tuple[int, ...]:
+    """Return the most units, micro-batches or slices of them, that each stage holds at once.
+
+    Of a stage with two copies the fuller one counts.
+    """
+    placement = schedule.placement
+    chunks = placement.chunk_table
+    own = chunks[schedule.directions[schedule.microbatch], schedule.stage]
+    peaks = np.zeros((int(chunks.max()) + 1, schedule.ranks), dtype=np.int64)
+    for chunk in range(len(peaks)):
+        taken, freed = (of(schedule) & (own == chunk) for of in (opens, closes))
+        peaks[chunk] = peak_by_rank(schedule, taken.astype(np.int32), freed.astype(np.int32))
+    return tuple(peaks[chunks, placement.table].max(axis=0).tolist())

@@ -1,26 +1,20 @@
-"""What a run is made of, by several runs: the ladder, and the best split of few layers."""
+"""What a run is made of, by several runs: the ladder."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import comb
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipesim.arrays import FloatArray
-from pipesim.layers import LayerProfile
-from pipesim.lower_bound import makespan_bound
-from pipesim.partitioning import compositions
 from pipesim.pipeline import Pipeline
 from pipesim.progress import Progress
-from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import Run, simulate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_SPLITS = 200_000  # half a minute of bounds
-TIE = 1e-9  # relative; splits this close count as equally fast
+TIE = 1e-9  # relative; values this close count as equal
 
 
 def ladder(run: Run, progress: Progress | None = None) -> "pd.DataFrame":
@@ -135,101 +129,3 @@ def _mean_over_microbatches(pipe: Pipeline) -> Pipeline:
         for stage in pipe.stages
     )
     return replace(pipe, stages=stages)
-
-
-@dataclass(frozen=True, slots=True)
-class BestSplit:
-    """The fastest split of layers into stages.
-
-    Parameters
-    ----------
-    counts
-        Layers of every stage.
-    run
-        Its simulation.
-    simulated, splits
-        How many splits were simulated, of how many there are: the others' lower bounds already
-        lay above the best.
-    """
-
-    counts: tuple[int, ...]
-    run: Run
-    simulated: int
-    splits: int
-
-
-def best_split(
-    profile: LayerProfile,
-    stages: int,
-    schedule: ScheduleLike,
-    microbatches: int,
-    *,
-    options: dict[str, Any] | None = None,
-    progress: Progress | None = None,
-    **pipeline_options: Any,
-) -> BestSplit:
-    """Return the contiguous split of layers with the shortest simulated step.
-
-    All splits without empty stages are in the race; only those whose lower bound is not above
-    the best step so far are simulated. Ties within 1e-9 go to the smaller slowest stage, then
-    to the first in order.
-
-    Parameters
-    ----------
-    profile
-        The layers.
-    stages
-        Number of stages.
-    schedule, microbatches, options
-        As for `simulate`.
-    progress
-        Called with the number of splits whose lower bound is known, and of all splits.
-    pipeline_options
-        Handed to `Pipeline.from_costs`: latency_ms, bandwidth_gb_s, speed, ...
-
-    Raises
-    ------
-    ValueError
-        If there are fewer layers than stages, or more than 200,000 splits.
-
-    Examples
-    --------
-    >>> profile = LayerProfile(forward_ms=(1,) * 7, backward_ms=(2,) * 7)
-    >>> best = best_split(profile, 2, "1f1b", microbatches=8)
-    >>> best.counts, best.run.makespan
-    ((4, 3), 102.0)
-    """
-    if len(profile) < stages:
-        raise ValueError(f"{len(profile)} layers cannot fill {stages} stages")
-    splits = comb(len(profile) - 1, stages - 1)
-    if splits > MOST_SPLITS:
-        raise ValueError(
-            f"{len(profile)} layers on {stages} stages split in {splits:,} ways, more than "
-            f"{MOST_SPLITS:,}; use partition(profile, {stages}) for the min-max split"
-        )
-
-    def pipeline(counts: tuple[int, ...]) -> Pipeline:
-        return profile.split(counts, **pipeline_options)
-
-    candidates = list(compositions(len(profile), stages))
-    order = resolve_schedule(pipeline(candidates[0]), schedule, microbatches, options)
-    bounds = np.empty(splits)
-    for number, counts in enumerate(candidates):
-        bounds[number] = makespan_bound(order, pipeline(counts))
-        if progress is not None:
-            progress(number + 1, splits)
-    finished: list[tuple[float, float, int]] = []
-    shortest = np.inf
-    for number in np.argsort(bounds, kind="stable").tolist():
-        if bounds[number] > shortest * (1 + TIE):
-            break
-        pipe = pipeline(candidates[number])
-        run = simulate(pipe, order)
-        shortest = min(shortest, run.makespan)
-        slowest = float(run.rank_times.busy.max())
-        finished.append((run.makespan, slowest, number))
-    tied = [entry for entry in finished if entry[0] <= shortest * (1 + TIE)]
-    least = min(slowest for _, slowest, _ in tied)
-    winner = min(number for _, slowest, number in tied if slowest <= least * (1 + TIE))
-    run = simulate(pipeline(candidates[winner]), order)
-    return BestSplit(candidates[winner], run, len(finished), splits)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pipesim.actions import Actions
 from pipesim.arrays import Int8Array, Int32Array, IntArray
-from pipesim.dataflow import closes, opens, peak_by_rank
+from pipesim.dataflow import closes, opens, peak_by_rank, peak_by_stage
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind, Op
 from pipesim.order_text import implied_placement, order_columns, parse_order
@@ -313,6 +313,21 @@ class Schedule:
         (2, 1)
         """
         return peak_by_rank(self, opens(self).astype(np.int32), closes(self).astype(np.int32))
+
+    def peak_in_flight_by_stage(self) -> tuple[int, ...]:
+        """Return the most micro-batches, or slices of them, that each stage holds.
+
+        Where a rank has several stages their peaks need not come at the same time: together they
+        are at least what `peak_in_flight` gives for the rank.
+
+        Examples
+        --------
+        >>> orders = ["0F0 2F0 2B0 0F1 0B0 2F1 2B1 0B1", "1F0 1B0 1F1 1B1"]
+        >>> schedule = Schedule.from_orders(orders)
+        >>> schedule.peak_in_flight_by_stage(), schedule.peak_in_flight()
+        ((2, 1, 1), (2, 1))
+        """
+        return peak_by_stage(self)
 
     def grid(self, width: int | None = None) -> str:
         """Return the order as text: one row a rank, one column a slot, `.` for an idle slot.

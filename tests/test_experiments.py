@@ -298,3 +298,32 @@ def test_the_price_of_one_slow_link_for_other_sizes():
             if m >= 2 * w:
                 slope = step("1f1b_eager", 21.0) - step("1f1b_eager", 20.0)
                 assert slope == 2 * (1 + (m - 2 * w + 1) // 3)
+
+
+@of("14_mixed_devices")
+def test_one_fast_device_among_slow_ones(experiment, tmp_path, capsys):
+    places, rooms = experiment.main()
+    assert (tmp_path / "14_mixed_devices.png").exists()
+    screen = capsys.readouterr().out
+    for line in (
+        "proposed  [9, 7, 7, 5, 4]      0.0452",
+        "min-max   [20, 3, 3, 3, 3]     0.0202",
+        "ideal                          0.0199",
+        "slow last  6 layers each 60, by speed 44",
+        "slow first 6 layers each 56, by speed 44",
+    ):
+        assert line in screen
+    few, many = (rows.set_index("place") for _, rows in places.groupby("m"))
+    for rows in (few, many):
+        assert rows.min_max.max() / rows.min_max.min() < 1.015
+        assert (rows.equal > 1.8 * rows.min_max).all()
+    assert many.refined.tolist() == many.min_max.tolist()
+    assert few.refined_split[0] == "23/1/3/3/2"
+    assert few.refined[0] / few.min_max[0] == pytest.approx(0.904, abs=5e-4)
+    assert few.refined[4] == few.min_max[4]
+    step = rooms.set_index(["fast device", "room"]).step_ms
+    for place, whole in (("first", 100), ("last", 20), ("anywhere", 20)):
+        assert step[place, whole] < step[place, whole - 1]
+        assert step[place, whole] <= step[place].min() * 1.005
+    both = step.unstack("fast device").dropna()
+    assert (both.anywhere <= both[["first", "last"]].min(axis=1) * 1.005).all()

@@ -474,3 +474,83 @@ def test_gradients_are_reduced_once_a_step():  # deepspeedai/DeepSpeed#794
     every = step([1] * p, [2 + 1] * p, m)  # with every backward instead
     assert (every.rank_times.busy - once.runs[0].rank_times.busy).tolist() == [m] * p
     assert every.makespan == 33 + m + p - 1
+
+
+def test_input_and_output_counted_as_layers():  # pytorch/torchtitan#1103
+    # 6 layers and an input and an output that each count as one: 8 over 4 stages, 2 each.
+    counts = ps.min_max_split([1.0] * 8, 4)
+    assert counts == (2, 2, 2, 2)
+    assert [counts[0] - 1, *counts[1:-1], counts[-1] - 1] == [1, 2, 2, 1]
+    # What is left over goes to the earliest stages.
+    assert ps.min_max_split([1.0] * 10, 4)[0] == 3
+
+
+def test_61_layers_are_split_with_the_larger_stages_first():  # pytorch/torchtitan#963
+    profile = equal_layers(61)
+    assert ps.min_max_split([1.0] * 61, 8) == (8, 8, 8, 8, 8, 8, 8, 5)
+    remainder_last = [7] * 7 + [12]
+    best = ps.refine_split(profile, remainder_last, "1f1b", 32)
+    assert best.run.makespan <= 918
+    assert sum(best.counts) == 61
+
+
+def test_42_layers_on_16_stages_have_a_largest_stage_of_3():  # deepspeedai/DeepSpeed#5078
+    counts = ps.min_max_split([1.0] * 42, 16)
+    assert (max(counts), min(counts), sum(counts)) == (3, 1, 42)
+    best = ps.refine_split(equal_layers(42), counts, "1f1b", 32)
+    assert best.run.makespan <= 387  # ten of 3, then six of 2
+
+
+@pytest.mark.parametrize(("encoder_backward", "best"), [(12.0, 450), (0.0, 390)])
+def test_the_best_split_around_a_vision_encoder(encoder_backward, best):  # Megatron-LM#806
+    # An encoder of 6 forwards as one more layer in front, trained or frozen, and 24 layers.
+    profile = ps.LayerProfile(
+        forward_ms=[6.0] + [1.0] * 24, backward_ms=[encoder_backward] + [2.0] * 24
+    )
+    found = ps.best_split(profile, 4, "1f1b", 16)
+    assert found.run.makespan <= best
+    assert ps.refine_split(profile, [7, 6, 6, 6], "1f1b", 16).run.makespan == found.run.makespan
+
+
+def test_the_best_split_on_one_fast_and_four_slow_devices():  # dylanyunlon/Neuron_SP#244
+    profile = ps.LayerProfile(forward_ms=[1.0] * 32)
+    for speeds in ([989, 155, 155, 155, 155], [155, 155, 989, 155, 155]):
+        pipe = ps.partition(profile, 5, speed=speeds)
+        loads = [stage.forward_ms for stage in pipe.stages]
+        assert sorted(loads) == [3, 3, 3, 3, 20]
+        assert loads.index(20) == speeds.index(989)
+    # Where the fast device has memory for ten layers only, the slow ones must take the others.
+    sized = ps.LayerProfile(forward_ms=[1.0] * 32, param_bytes=[1] * 32)
+    limits = [10, 32, 32, 32, 32]
+    pipe = ps.partition(
+        sized, 5, speed=[989, 155, 155, 155, 155], memory_bytes=limits, in_flight=[1] * 5
+    )
+    assert [stage.param_bytes for stage in pipe.stages] == [10, 6, 6, 6, 4]
+
+
+def test_the_plan_depends_on_the_bandwidth():  # msr-fiddle/pipedream#29
+    # Layers that take equally long; what the first sends is large.
+    profile = ps.LayerProfile(
+        forward_ms=[1.0] * 4, backward_ms=[2.0] * 4, output_bytes=[10**7, 10**7, 10**5, 10**5]
+    )
+    fast = ps.best_split(profile, 2, "1f1b", 8, bandwidth_gb_s=1e3)
+    slow = ps.best_split(profile, 2, "1f1b", 8, bandwidth_gb_s=1.0)
+    assert (fast.counts, slow.counts) == ((2, 2), (3, 1))
+    assert all(link.bandwidth_gb_s == 1.0 for link in slow.run.pipeline.links.values())
+
+
+def test_use_and_peak_memory_of_every_cut_on_one_table():  # pytorch/pytorch#51014
+    profile = ps.LayerProfile(
+        forward_ms=[1.0] * 4, backward_ms=[2.0] * 4, stash_bytes=[1] * 4, param_bytes=[5] * 4
+    )
+    rows = {
+        (counts, m): ps.simulate(profile.split(counts), "gpipe", m)
+        for counts in [(1, 3), (2, 2), (3, 1)]
+        for m in (2, 8)
+    }
+    held = {at: (run.ranks.peak_stash_bytes + run.ranks.param_bytes) for at, run in rows.items()}
+    assert held[(2, 2), 8].tolist() == [2 * 8 + 10] * 2
+    assert held[(3, 1), 2].tolist() == [3 * 2 + 15, 1 * 2 + 5]
+    use = {at: 1 - run.ranks.bubble_fraction for at, run in rows.items()}
+    assert use[(2, 2), 8].tolist() == pytest.approx([8 / 9] * 2)
+    assert use[(1, 3), 8].tolist() == pytest.approx([24 / 75, 72 / 75])

@@ -27,7 +27,7 @@ from pipesim.run import check_eager_limit
 from pipesim.schedule import Schedule
 from pipesim.schedules import closed_form_bubble
 
-__all__ = ["METRICS", "CostVariants", "cost_fields", "simulate_many"]
+__all__ = ["METRICS", "CostVariants", "cost_fields", "makespans", "simulate_many"]
 
 METRICS = (
     "makespan_ms",
@@ -117,6 +117,24 @@ def simulate_many(
     return numbers | ({"start_ms": ends.op_start, "end_ms": ends.op_end} if ops else {})
 
 
+def makespans(schedule: Schedule, pipelines: Sequence[Pipeline], **how: Any) -> FloatArray:
+    """Return the makespan of a schedule on each of some pipelines [ms], array (K,).
+
+    The same bits as `simulate` gives; a schedule that goes by the costs is made anew for each.
+
+    Parameters
+    ----------
+    schedule, pipelines, how
+        As for `simulate_many`.
+
+    Raises
+    ------
+    ScheduleError, ValueError, DeadlockError
+        As `simulate_many`.
+    """
+    return _remade_ends(schedule, pipelines, **how).makespan
+
+
 def _run_ends(
     schedule: Schedule,
     pipelines: Sequence[Pipeline],
@@ -189,11 +207,11 @@ def _joined(parts: Sequence[Ends]) -> Ends:
     return Ends(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _remade_ends(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Ends:
+def _remade_ends(schedule: Schedule, pipelines: Sequence[Pipeline], **how: Any) -> Ends:
     """Run a schedule on each pipeline; anew for its costs, where it goes by them."""
     if schedule.remake is None:
-        return _run_ends(schedule, pipelines)
-    each = [_run_ends(schedule.made_for(pipe), [pipe]) for pipe in pipelines]
+        return _run_ends(schedule, pipelines, **how)
+    each = [_run_ends(schedule.made_for(pipe), [pipe], **how) for pipe in pipelines]
     return _joined(each)
 
 

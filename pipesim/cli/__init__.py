@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from pipesim.cli.check import check
         from pipesim.cli.compare import compare
         from pipesim.cli.lower import lower
+        from pipesim.cli.split import split
         from pipesim.cli.sweep import sweep
 
         command = {
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "compare": compare,
             "lower": lower,
             "sweep": sweep,
+            "split": split,
             "schedules": commands.schedules,
             "check": check,
         }[arguments.command]

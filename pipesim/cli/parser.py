@@ -53,6 +53,7 @@ def build_parser() -> ArgumentParser:
     _add_run(commands)
     _add_compare(commands)
     _add_sweep(commands)
+    _add_split(commands)
     _add_lower(commands)
     schedules = commands.add_parser(
         "schedules", help="list the schedules and what is known of them"
@@ -184,6 +185,27 @@ def _add_sweep(commands: Commands) -> None:
     )
     sweep.add_argument("--cluster", metavar="ADDRESS", help="of the cluster; default: a local one")
     _json_flag(sweep)
+
+
+def _add_split(commands: Commands) -> None:
+    split = commands.add_parser(
+        "split",
+        help="split the layers of a config into stages",
+        description="Split the layers of a config into stages: the ways to do it side by side, "
+        "and the stages of one of them. No rank holds more than its devices.memory_bytes.",
+        epilog="The config has [layers] with a file, and [devices] with ranks unless it gives a "
+        "split of its own. Exit status 2 if nothing fits.",
+    )
+    split.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
+    split.add_argument(
+        "--by",
+        choices=("layers", "param_bytes", "stash_bytes", "time", "simulated"),
+        default="simulated",
+        help="whose stages to print; simulated: layers moved as long as the step gets shorter; "
+        "default: simulated",
+    )
+    _set_flag(split)
+    _json_flag(split)
 
 
 def _add_check(commands: Commands) -> None:

@@ -16,18 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.config.elements import spread_out
-from pipesim.config.rules import SWEEP_MODES, contradictions, unknown
+from pipesim.config.rules import SWEEP_MODES, contradictions, layer_stages, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.errors import ConfigError, DeadlockError, PipesimError
 from pipesim.io.config_file import Document, read_document, set_key
 from pipesim.io.files import is_schedule_file
 from pipesim.io.layer_csv import read_layers
-from pipesim.partitioning import layer_weights, min_max_split
+from pipesim.layers import LayerProfile
+from pipesim.partitioning import fair_split
 from pipesim.pipeline import Pipeline
 from pipesim.progress import Progress
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
+from pipesim.schedules import FAMILIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,10 @@ def simulate_config(config: Config, progress: Progress | None = None) -> Run:
         raise ConfigError(config.name, [f"run.schedule: {error}"]) from None
 
 
-def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
+def pipeline_options(sections: Sections, name: str) -> dict[str, Any]:
+    """Return what a config says of devices and links, as `Pipeline.from_costs` takes it."""
     devices, links = sections.devices, sections.links
-    common: dict[str, Any] = {
+    return {
         "ranks": devices.ranks,
         "placement": devices.placement,
         "speed": devices.speed,
@@ -212,6 +215,27 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
         **({"source": sections.source} if sections.source else {}),
         "title": sections.title or (Path(name).stem if Path(name).suffix else ""),
     }
+
+
+def _split_by_name(profile: LayerProfile, by: str, sections: Sections) -> tuple[int, ...]:
+    """Return the min-max split by a method's name, on the devices of the schedule's ranks.
+
+    Their memory plays no part: `pipesim split` knows what the schedule holds.
+    """
+    devices, family = sections.devices, FAMILIES.get(sections.run.schedule)
+    places = Pipeline.from_costs(
+        0.0,
+        stages=layer_stages(sections),
+        ranks=devices.ranks,
+        placement=devices.placement or (None if family is None else family.placement),
+        speed=devices.speed,  # type: ignore[arg-type]  # checked by its hook
+        overhead_ms=devices.overhead_ms,  # type: ignore[arg-type]
+    )
+    return fair_split(profile, places.placement, places.devices, by=by)
+
+
+def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
+    common = pipeline_options(sections, name)
     stages, layers = sections.stages, sections.layers
     try:
         if stages is not None:
@@ -240,7 +264,7 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
             raise ConfigError(name, [f"layers.file: {error}"]) from None
         split: Any = layers.split
         if isinstance(split, str):
-            split = min_max_split(layer_weights(profile, split), devices.ranks or 1)
+            split = _split_by_name(profile, split, sections)
         elif not isinstance(split, list):
             split = [split]
         return profile.split(split, **common)

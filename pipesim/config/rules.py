@@ -114,12 +114,28 @@ def _stage_count(sections: Sections) -> int | None:
     """Return the number of stages that a config means, None if that is not clear."""
     ranks: int | None = _good(sections.devices, "ranks")
     if sections.layers is not None:
-        return length(getattr(sections.layers, "split", None)) or ranks
+        return layer_stages(sections)
     count: int | None = _good(sections.stages, "count")
     if count is not None or not isinstance(sections.stages, StagesSection):
         return count
     lengths = filter(None, map(length, _values(sections.stages).values()))
     return next(lengths, ranks)
+
+
+def layer_stages(sections: Sections) -> int | None:
+    """Return into how many stages the layers are split, None if that is not clear.
+
+    As many as the split has counts; by a method's name as many a rank as the schedule takes.
+    """
+    listed = length(getattr(sections.layers, "split", None))
+    ranks: int | None = _good(sections.devices, "ranks")
+    if listed is not None or ranks is None:
+        return listed
+    family = FAMILIES.get(_good(sections.run, "schedule") or "")
+    chunks = 1 if family is None else family.chunks
+    if family is not None and chunks is None:
+        chunks = (_good(sections.run, "options") or {}).get("chunks", family.options["chunks"])
+    return ranks * chunks if isinstance(chunks, int) and chunks > 0 else None
 
 
 def _backward(stages: StagesSection) -> Iterator[str]:

@@ -1,0 +1,198 @@
+"""The command `pipesim split`: ways to split the layers of a config, side by side."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipesim.cli.assignments import assignment
+from pipesim.cli.outputs import ProgressBar, to_json
+from pipesim.config import override, parse_pipeline, parse_schedule, pipeline_options
+from pipesim.errors import ConfigError
+from pipesim.io.config_file import read_document
+from pipesim.io.layer_csv import read_layers
+from pipesim.layers import LayerProfile
+from pipesim.ops import Kind
+from pipesim.partitioning import fair_split
+from pipesim.pipeline import Pipeline
+from pipesim.planning import held_bytes, refine_split
+from pipesim.run import Run, simulate
+from pipesim.schedule import Schedule
+from pipesim.text_table import count_text, span_text, text_table
+
+OWN, SIMULATED = "config", "simulated"
+MOST_COUNTS = 16  # stages whose layers are listed one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to split the layers, and what comes of it."""
+
+    name: str
+    counts: tuple[int, ...]
+    run: Run
+
+    @property
+    def stage_ms(self) -> list[float]:
+        """Time of one micro-batch on every stage, on its device [ms]."""
+        return stage_times(self.run.pipeline, self.run.schedule)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The most bytes that each rank holds."""
+        return held_bytes(self.run.schedule, self.run.pipeline)
+
+    @property
+    def over(self) -> bool:
+        """Whether a rank holds more than it has memory for."""
+        limits = [device.memory_bytes for device in self.run.pipeline.devices]
+        return any(
+            limit is not None and size > limit
+            for size, limit in zip(self.held, limits, strict=True)
+        )
+
+
+def split(arguments: Namespace) -> None:
+    """Print ways to split the layers of a config, and the stages of the one asked for."""
+    path, overrides = arguments.config, dict(map(assignment, arguments.set))
+    document = override(read_document(path), path, overrides)
+    layers = document.get("layers")
+    if not isinstance(layers, dict):
+        raise ConfigError(path, ["layers: missing; what is to be split, [layers] with file = ..."])
+    own = layers.get("split")
+    layers.setdefault("split", "time")
+    sections, pipe = parse_pipeline(document, path, Path(path).parent)
+    assert sections.layers is not None
+    schedule = parse_schedule(sections, pipe, path, Path(path).parent)
+    profile = read_layers(Path(path).parent / sections.layers.file)
+    options = pipeline_options(sections, path)
+    run = sections.run
+    how: dict[str, Any] = {
+        "protocol": run.protocol,
+        "queue_capacity": run.queue_capacity,
+        "eager_limit_bytes": run.eager_limit_bytes,
+    }
+
+    def choice(name: str, counts: Sequence[int]) -> Choice:
+        cut = profile.split(counts, **options)
+        made = simulate(cut, schedule.made_for(cut), engine="replay", **how)
+        return Choice(name, tuple(counts), made)
+
+    try:
+        splits = {by: _fair(profile, schedule, pipe, by) for by in _known(profile, arguments.by)}
+        choices = [choice(by, counts) for by, counts in splits.items()]
+        if isinstance(own, list):
+            choices.append(choice(OWN, own))
+        with ProgressBar("split") as progress:
+            start = own if isinstance(own, list) else splits["time"]
+            found = refine_split(profile, start, schedule, progress=progress, **how, **options)
+        choices.append(Choice(SIMULATED, found.counts, found.run))
+    except ValueError as error:
+        raise ConfigError(path, [f"layers.split: {error}"]) from None
+    chosen = next(choice for choice in choices if choice.name == arguments.by)
+    if arguments.json:
+        print(to_json({"choices": [_plain(c) for c in choices], "chosen": _plain(chosen)}))
+        return
+    print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}\n")
+    print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}")
+
+
+def stage_times(pipe: Pipeline, schedule: Schedule) -> list[float]:
+    """Return what one micro-batch takes on every stage, on its device [ms]."""
+    backward = [Kind.B] if Kind.B in schedule.kinds else [Kind.I, Kind.W]
+    times = [0.0] * len(pipe.stages)
+    for kind in (kind for kind in (Kind.F, *backward) if kind in schedule.kinds):
+        for stage, rank in enumerate(schedule.placement.rank_of):
+            device, cost = pipe.devices[rank], pipe.stages[stage].cost(kind)
+            assert cost is not None  # or else it could not have been run
+            times[stage] += float(cost) / device.speed + device.overhead_ms
+    return times
+
+
+def _known(profile: LayerProfile, wanted: str) -> list[str]:
+    """Return the methods that the profile has numbers for, and the one asked for."""
+    given = {"time", "layers", wanted} | set(profile.columns())
+    return [by for by in ("layers", "param_bytes", "stash_bytes", "time") if by in given]
+
+
+def _fair(profile: LayerProfile, schedule: Schedule, pipe: Pipeline, by: str) -> tuple[int, ...]:
+    peaks = [peak / schedule.slices for peak in schedule.peak_in_flight_by_stage()]
+    return fair_split(profile, schedule.placement, pipe.devices, by=by, in_flight=peaks)
+
+
+def _headline(profile: LayerProfile, pipe: Pipeline, schedule: Schedule) -> str:
+    sizes = [count_text(len(profile), "layer"), count_text(schedule.stages, "stage")]
+    sizes += [count_text(schedule.ranks, "rank"), count_text(schedule.microbatches, "micro-batch")]
+    latencies = [link.latency_ms for link in pipe.links.values()] or [0.0]
+    bandwidths = [link.bandwidth_gb_s for link in pipe.links.values()]
+    given = [value for value in bandwidths if value is not None]
+    wire = f"{span_text(given)} GB/s" if given else "any bandwidth"
+    return (
+        f"{pipe.title}: {', '.join(sizes)}, {schedule.name}; "
+        f"links: {span_text(latencies)} ms, {wire}"
+    )
+
+
+def _side_by_side(choices: list[Choice]) -> str:
+    steps = [choice.run.makespan for choice in choices]
+    shortest = min(steps)
+    held = [max(choice.held) for choice in choices]
+    columns = {
+        "split by": [choice.name for choice in choices],
+        "layers a stage": [_counts_text(choice.counts) for choice in choices],
+        "largest ms": [f"{max(choice.stage_ms):.2f}" for choice in choices],
+        "smallest ms": [f"{min(choice.stage_ms):.2f}" for choice in choices],
+        "step ms": [f"{step:.2f}" for step in steps],
+        "": [f"{step / shortest - 1:+.2%}" if shortest else "-" for step in steps],
+        "bubble": [f"{choice.run.bubble_fraction:.2%}" for choice in choices],
+        "peak GB": [f"{size / 1e9:.2f}" for size in held],
+        " ": ["over its memory" if choice.over else "" for choice in choices],
+    }
+    if not any(held):
+        del columns["peak GB"]
+    if not any(columns[" "]):
+        del columns[" "]
+    notes = "largest, smallest: of the stages, one micro-batch on its device"
+    if any(held):
+        notes += "\npeak: parameters and activations of the rank that holds the most"
+    if any(device.memory_bytes is not None for device in choices[0].run.pipeline.devices):
+        own = OWN in columns["split by"]
+        notes += f"\nkept within devices.memory_bytes{', but for the config' * own}"
+    return f"{text_table(columns, left=('split by', 'layers a stage', ' '))}\n{notes}"
+
+
+def _counts_text(counts: Sequence[int]) -> str:
+    if len(counts) > MOST_COUNTS:
+        return span_text(counts)
+    return " ".join(map(str, counts))
+
+
+def _stages(choice: Choice) -> str:
+    pipe, rank_of = choice.run.pipeline, choice.run.schedule.placement.rank_of
+    columns = {
+        "stage": [str(stage) for stage in range(len(choice.counts))],
+        "rank": [str(rank) for rank in rank_of],
+        "layers": [stage.name for stage in pipe.stages],
+        "number": [str(count) for count in choice.counts],
+        "ms": [f"{time:.2f}" for time in choice.stage_ms],
+    }
+    if any(choice.held) and len(rank_of) == pipe.ranks:
+        columns["peak GB"] = [f"{choice.held[rank] / 1e9:.2f}" for rank in rank_of]
+        limits = [pipe.devices[rank].memory_bytes for rank in rank_of]
+        if any(limit is not None for limit in limits):
+            columns["of GB"] = ["any" if x is None else f"{x / 1e9:.2f}" for x in limits]
+    return f"split by {choice.name}\n{text_table(columns, left=('layers',))}"
+
+
+def _plain(choice: Choice) -> dict[str, Any]:
+    """Return a choice as plain values."""
+    return {
+        "split_by": choice.name,
+        "split": list(choice.counts),
+        "stage_ms": choice.stage_ms,
+        "makespan_ms": choice.run.makespan,
+        "bubble_fraction": choice.run.bubble_fraction,
+        "peak_bytes": list(choice.held),
+        "over_memory": choice.over,
+    }

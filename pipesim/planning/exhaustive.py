@@ -1,0 +1,109 @@
+"""The best split of few layers: all of them, but for those whose lower bound rules them out."""
+
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from pipesim.layers import LayerProfile
+from pipesim.lower_bound import makespan_bound
+from pipesim.partitioning.loads import check_enough
+from pipesim.partitioning.min_max import compositions
+from pipesim.pipeline import Pipeline
+from pipesim.planning.candidates import TIE, BestSplit, fits
+from pipesim.progress import Progress
+from pipesim.resolve import ScheduleLike, resolve_schedule
+from pipesim.run import simulate
+from pipesim.training import Training
+
+MOST_SPLITS = 200_000  # half a minute of bounds
+
+
+def best_split(
+    profile: LayerProfile,
+    stages: int,
+    schedule: ScheduleLike,
+    microbatches: int,
+    *,
+    options: dict[str, Any] | None = None,
+    training: Training | None = None,
+    progress: Progress | None = None,
+    **pipeline_options: Any,
+) -> BestSplit:
+    """Return the contiguous split of layers with the shortest simulated step.
+
+    All splits without empty stages are in the race; only those whose lower bound is not above
+    the best step so far are simulated, and only where no rank holds more than its `memory_bytes`.
+    Ties within 1e-9 go to the smaller slowest stage, then to the first in order.
+
+    Parameters
+    ----------
+    profile
+        The layers.
+    stages
+        Number of stages.
+    schedule, microbatches, options
+        As for `simulate`.
+    training
+        What is held for the parameters besides themselves; by default nothing.
+    progress
+        Called with the number of splits whose lower bound is known, and of all splits.
+    pipeline_options
+        Handed to `Pipeline.from_costs`: latency_ms, bandwidth_gb_s, speed, ...
+
+    Raises
+    ------
+    ValueError
+        If there are fewer layers than stages, more than 200,000 splits, or none that fits into
+        the memory.
+
+    Examples
+    --------
+    >>> profile = LayerProfile(forward_ms=(1,) * 7, backward_ms=(2,) * 7)
+    >>> best = best_split(profile, 2, "1f1b", microbatches=8)
+    >>> best.counts, best.run.makespan
+    ((4, 3), 102.0)
+    """
+    check_enough(len(profile), stages)
+    splits = comb(len(profile) - 1, stages - 1)
+    if splits > MOST_SPLITS:
+        raise ValueError(
+            f"{len(profile)} layers on {stages} stages split in {splits:,} ways, more than "
+            f"{MOST_SPLITS:,}; use partition(profile, {stages}) for the min-max split and "
+            "refine_split from there"
+        )
+
+    def pipeline(counts: tuple[int, ...]) -> Pipeline:
+        return profile.split(counts, **pipeline_options)
+
+    candidates = list(compositions(len(profile), stages))
+    order = resolve_schedule(pipeline(candidates[0]), schedule, microbatches, options)
+    bounds = np.empty(splits)
+    for number, counts in enumerate(candidates):
+        bounds[number] = makespan_bound(order, pipeline(counts))
+        if progress is not None:
+            progress(number + 1, splits)
+    finished: list[tuple[float, float, int]] = []
+    shortest = np.inf
+    for number in np.argsort(bounds, kind="stable").tolist():
+        if bounds[number] > shortest * (1 + TIE):
+            break
+        pipe = pipeline(candidates[number])
+        own = order.made_for(pipe)
+        if not fits(own, pipe, training):
+            continue
+        run = simulate(pipe, own, engine="replay")
+        shortest = min(shortest, run.makespan)
+        slowest = float(run.rank_times.busy.max())
+        finished.append((run.makespan, slowest, number))
+    if not finished:
+        raise ValueError(
+            f"none of the {splits:,} splits keeps every rank within its memory; "
+            f"partition(profile, {stages}, memory_bytes=..., in_flight=...) says what is needed"
+        )
+    tied = [entry for entry in finished if entry[0] <= shortest * (1 + TIE)]
+    least = min(slowest for _, slowest, _ in tied)
+    winner = min(number for _, slowest, number in tied if slowest <= least * (1 + TIE))
+    pipe = pipeline(candidates[winner])
+    run = simulate(pipe, order.made_for(pipe))
+    return BestSplit(candidates[winner], run, len(finished), splits)
