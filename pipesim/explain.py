@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipesim.arrays import FloatArray
+from pipesim.errors import MemoryLimitError
 from pipesim.layers import LayerProfile
 from pipesim.lower_bound import makespan_bound
 from pipesim.partitioning import compositions
@@ -97,6 +98,7 @@ def _on(run: Run, pipe: Pipeline, progress: Progress | None, protocol: str = "ea
         engine=run.engine,
         protocol=protocol,
         eager_limit_bytes=limit,
+        memory_limit=False,  # the run itself has kept it, or was not to
         progress=progress,
     )
 
@@ -191,6 +193,8 @@ def best_split(
     ------
     ValueError
         If there are fewer layers than stages, or more than 200,000 splits.
+    MemoryLimitError
+        If every split takes a rank over the memory of its device.
 
     Examples
     --------
@@ -224,10 +228,16 @@ def best_split(
         if bounds[number] > shortest * (1 + TIE):
             break
         pipe = pipeline(candidates[number])
-        run = simulate(pipe, order)
+        try:
+            run = simulate(pipe, order)
+        except MemoryLimitError as error:
+            too_large = error
+            continue
         shortest = min(shortest, run.makespan)
         slowest = float(run.rank_times.busy.max())
         finished.append((run.makespan, slowest, number))
+    if not finished:
+        raise too_large
     tied = [entry for entry in finished if entry[0] <= shortest * (1 + TIE)]
     least = min(slowest for _, slowest, _ in tied)
     winner = min(number for _, slowest, number in tied if slowest <= least * (1 + TIE))

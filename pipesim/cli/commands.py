@@ -3,6 +3,7 @@
 import os
 import sys
 from argparse import Namespace
+from dataclasses import asdict
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json, write_gantt
@@ -50,11 +51,13 @@ def run(arguments: Namespace) -> None:
         result = simulate_config(config, progress)
         if arguments.json:
             summary = result.summary()
+            if config.batch is not None:
+                summary["batch"] = asdict(config.batch)
             if arguments.sensitivity:
                 summary["sensitivity"] = result.sensitivity.to_dict(orient="records")
             text = to_json(summary)
         else:
-            text = f"{headline(result)}\n{run_report(result, progress)}"
+            text = f"{headline(result)}\n{run_report(result, progress, config.batch)}"
             if arguments.sensitivity:
                 text += f"\n{sensitivity_text(result)}"
     # Files first: whoever reads the screen through a pipe may be gone before its end.

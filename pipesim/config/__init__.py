@@ -15,10 +15,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from pipesim.batch_arithmetic import BatchSizes
 from pipesim.config.elements import spread_out
 from pipesim.config.rules import SWEEP_MODES, contradictions, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
-from pipesim.errors import ConfigError, DeadlockError, PipesimError
+from pipesim.config.training import batch_of, training_of, with_batch
+from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, PipesimError
 from pipesim.io.config_file import Document, read_document, set_key
 from pipesim.io.files import is_schedule_file
 from pipesim.io.layer_csv import read_layers
@@ -28,6 +30,7 @@ from pipesim.progress import Progress
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
+from pipesim.training import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,16 @@ class Config:
     sections: Sections
     pipeline: Pipeline
     schedule: Schedule
+
+    @property
+    def training(self) -> Training | None:
+        """How it is trained; None without a section [training]."""
+        return training_of(self.sections)
+
+    @property
+    def batch(self) -> BatchSizes | None:
+        """The samples of a step; None without a section [batch]."""
+        return batch_of(self.sections)
 
 
 def read_config(path: str | PathLike[str], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -147,10 +160,17 @@ def parse_pipeline(
         With every fault, each with the path of its key.
     """
     sections, faults = structure(document, Sections)
+    sections, more = with_batch(sections)
+    faults += more
     faults += contradictions(sections, schedules)
     if faults:
         raise ConfigError(name, faults)
-    return sections, _pipeline(sections, name, directory)
+    pipeline = _pipeline(sections, name, directory)
+    try:
+        training = training_of(sections)
+        return sections, pipeline if training is None else training.holding(pipeline)
+    except ValueError as error:
+        raise ConfigError(name, [f"training: {error}"]) from None
 
 
 def parse_sweep(document: Document, name: str) -> SweepSection:
@@ -181,6 +201,8 @@ def simulate_config(config: Config, progress: Progress | None = None) -> Run:
         If the schedule does not fit the pipeline.
     DeadlockError
         If the run cannot go on.
+    MemoryLimitError
+        If a rank goes over the memory of its device, and run.memory_limit is not false.
     """
     section = config.sections.run
     try:
@@ -191,9 +213,10 @@ def simulate_config(config: Config, progress: Progress | None = None) -> Run:
             protocol=section.protocol,
             queue_capacity=section.queue_capacity,
             eager_limit_bytes=section.eager_limit_bytes,
+            memory_limit=section.memory_limit,
             progress=progress,
         )
-    except DeadlockError:
+    except (DeadlockError, MemoryLimitError):
         raise
     except (PipesimError, ValueError) as error:
         raise ConfigError(config.name, [f"run.schedule: {error}"]) from None
