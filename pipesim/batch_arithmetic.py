@@ -91,8 +91,7 @@ def completed(numbers: Mapping[str, int | None]) -> dict[str, int]:
     whole, *parts = numbers
     if len(missing) > 1:
         raise ValueError(
-            f"any {len(numbers) - 1} of {', '.join(numbers)} give the last one; "
-            f"{' and '.join(missing)} are missing"
+            f"missing: {', '.join(missing)}; all but one are needed, which give the last one"
         )
     if missing == [whole]:
         return {name: given.get(name, prod(given.values())) for name in numbers}
@@ -104,7 +103,7 @@ def completed(numbers: Mapping[str, int | None]) -> dict[str, int]:
         verdict = "divisible by" if missing else "equal to"
         raise ValueError(
             f"{whole} = {given[whole]} is not {verdict} {' x '.join(named)} = {factors} = "
-            f"{product}: the nearest are {', or '.join(_nearest(given, whole, named, missing))}"
+            f"{product}; nearest: {', or '.join(_nearest(given, whole, named, missing))}"
         )
     return {name: given.get(name, given[whole] // product) for name in numbers}
 
