@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipesim import plot
     from pipesim.batch import CostVariants, simulate_many
+    from pipesim.batch_arithmetic import BatchSizes, batch_sizes
     from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config
     from pipesim.engine.deadlock import check_deadlock
     from pipesim.errors import (
         ConfigError,
         DeadlockError,
+        MemoryLimitError,
         PipesimError,
         ScheduleError,
         UnsupportedByEngine,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchSizes": "batch_arithmetic",
     "BestSplit": "planning",
     "ConfigError": "errors",
     "CostVariants": "batch",
@@ -69,6 +72,7 @@ _HOMES = {
     "Kind": "ops",
     "LayerProfile": "layers",
     "Link": "components",
+    "MemoryLimitError": "errors",
     "Op": "ops",
     "Pipeline": "pipeline",
     "PipesimError": "errors",
@@ -84,6 +88,7 @@ _HOMES = {
     "Transformer": "transformer",
     "UnsupportedByEngine": "errors",
     "backward_first": "schedules.policies",
+    "batch_sizes": "batch_arithmetic",
     "best_split": "planning",
     "bidirectional_placement": "placement",
     "bubble_formula": "slot_table",

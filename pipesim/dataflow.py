@@ -117,6 +117,20 @@ def peak_by_rank(
 ) -> tuple[int, ...]:
     """Return the most that each rank holds at once of what ops take and free.
 
+    Parameters
+    ----------
+    schedule, at_start, freed_at_end
+        As for `held_by_op`.
+    """
+    held = held_by_op(schedule, at_start, freed_at_end)
+    return tuple(int(most) for most in np.maximum.reduceat(held, schedule.offsets[:-1]))
+
+
+def held_by_op(
+    schedule: "Schedule", at_start: IntArray | Int32Array, freed_at_end: IntArray | Int32Array
+) -> IntArray:
+    """Return what the rank of each op holds while it runs, array (ops,).
+
     On one rank ops follow each other, so that its order alone decides. Of an overlapped pair
     both take before either frees.
 
@@ -125,7 +139,8 @@ def peak_by_rank(
     schedule
         The order.
     at_start, freed_at_end
-        What each op takes when it starts and frees when it ends, arrays (ops,).
+        What each op takes when it starts and frees when it ends, arrays (ops,). On every rank
+        all that is taken is freed.
     """
     taken, freed = at_start, freed_at_end
     if has_pairs(schedule):
@@ -135,9 +150,10 @@ def peak_by_rank(
         taken = np.where(second, 0, taken + np.where(first, np.append(taken[1:], 0), 0))
         before = np.append(0, freed[:-1])
         freed = np.where(first, 0, freed + np.where(second, before, 0))
-    held = np.cumsum(taken, dtype=taken.dtype)  # while the op runs; every rank starts at 0
+    # While the op runs; every rank starts at 0.
+    held: IntArray = np.cumsum(taken, dtype=taken.dtype)
     np.subtract(held[1:], np.cumsum(freed[:-1], dtype=taken.dtype), out=held[1:])
-    return tuple(int(most) for most in np.maximum.reduceat(held, schedule.offsets[:-1]))
+    return held
 
 
 def peak_by_stage(schedule: "Schedule") -> tuple[int, ...]:

@@ -60,3 +60,32 @@ class DeadlockError(PipesimError, RuntimeError):
     def __init__(self, message: str, cycle: Sequence[Standing] = ()) -> None:
         self.cycle = tuple(cycle)
         super().__init__(message)
+
+
+class MemoryLimitError(PipesimError, RuntimeError):
+    """A run that takes a rank over the memory of its device; not a bad value.
+
+    Parameters
+    ----------
+    message
+        What is over, what it is made of, and the way out.
+    rank
+        The first rank that goes over its limit.
+    op
+        The op that takes it there, such as "2F0"; None if parameters, gradients and optimizer
+        do so alone.
+    time
+        When that op starts [ms].
+    bytes, limit
+        What the rank would hold, and what its device can.
+    """
+
+    def __init__(
+        self, message: str, rank: int, op: str | None, time: float, bytes: int, limit: int
+    ) -> None:
+        self.rank, self.op, self.time = rank, op, time
+        self.bytes, self.limit = bytes, limit
+        super().__init__(message, rank, op, time, bytes, limit)  # all of them, so that it pickles
+
+    def __str__(self) -> str:
+        return str(self.args[0])

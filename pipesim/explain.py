@@ -91,6 +91,7 @@ def _on(run: Run, pipe: Pipeline, progress: Progress | None, protocol: str = "ea
         engine=run.engine,
         protocol=protocol,
         eager_limit_bytes=limit,
+        memory_limit=False,  # the run itself has kept it, or was not to
         progress=progress,
     )
 

@@ -1,24 +1,42 @@
-"""Spans -> what each stage holds over time: micro-batches in flight, and their bytes.
+"""Spans -> what each stage and each rank holds over time: micro-batches in flight, bytes.
 
 A (stage, micro-batch) pair, or a slice of it, is in flight from the start of its F to the end of
 its last backward part; where a schedule has forwards only, to the end of its F. Of its stash, F
 takes all when it starts; I frees the part that only I needs, or takes more, and W the rest, when
 they end. At equal times what ends frees its place before what starts takes one.
+
+Besides, a rank holds all the time the parameters of its stages, in as many versions as the schedule
+has of them, their gradients and the state of the optimizer.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pipesim.arrays import IntArray
-from pipesim.dataflow import closes, opens, peak_by_rank
-from pipesim.ops import Kind
+from pipesim.dataflow import closes, opens, peak_by_rank, second_of_pair
+from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class RankState(NamedTuple):
+    """Bytes that the ranks hold all the time, arrays (ranks,)."""
+
+    params: IntArray
+    grads: IntArray
+    optimizer: IntArray
+
+    @property
+    def total(self) -> IntArray:
+        """All of them together, array (ranks,)."""
+        total: IntArray = self.params + self.grads + self.optimizer
+        return total
 
 
 def in_flight_table(schedule: Schedule, pipe: Pipeline, spans: Spans) -> "pd.DataFrame":
@@ -81,10 +99,77 @@ def peak_stash_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
     return peak_by_rank(schedule, *byte_changes(schedule, pipe))
 
 
-def param_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
-    """Return the bytes of parameters on each rank: every copy and every version of a stage."""
-    totals = [0] * schedule.ranks
-    for rank_of in schedule.placement.table.tolist():
-        for stage, rank in enumerate(rank_of):
-            totals[rank] += pipe.stages[stage].param_bytes * schedule.weight_versions[stage]
-    return tuple(totals)
+def state_by_rank(schedule: Schedule, pipe: Pipeline) -> RankState:
+    """Return what each rank holds all the time: every copy of a stage, every version of weights."""
+    totals = np.zeros((3, schedule.ranks), dtype=np.int64)
+    versions = np.array(schedule.weight_versions, dtype=np.int64)
+    params, grads, optimizer = (
+        np.array([getattr(stage, name) for stage in pipe.stages], dtype=np.int64)
+        for name in ("param_bytes", "grad_bytes", "optimizer_bytes")
+    )
+    held = np.array([params * versions, grads, optimizer])
+    for rank_of in schedule.placement.table:
+        for total, of_stages in zip(totals, held, strict=True):
+            np.add.at(total, rank_of, of_stages)
+    return RankState(*totals)
+
+
+def peak_memory_bytes(schedule: Schedule, pipe: Pipeline) -> IntArray:
+    """Return the most bytes that each rank holds at once of all that it holds, array (ranks,)."""
+    peak: IntArray = state_by_rank(schedule, pipe).total + peak_stash_bytes(schedule, pipe)
+    return peak
+
+
+def memory_table(schedule: Schedule, pipe: Pipeline, spans: Spans) -> "pd.DataFrame":
+    """Return what every rank holds over time, one row a change.
+
+    Columns: `rank`, `time` [ms], `op` whose start or end it is, and in bytes what is held from
+    then on: `params`, `grads`, `optimizer`, `activations`, `total`. The first row of a rank, at
+    the begin of the run and with no op, has what it holds all the time. Sorted by rank, time and
+    the rank's order; of two changes at one time both are there, what ends before what starts.
+    """
+    import pandas as pd
+
+    taken, freed = byte_changes(schedule, pipe)
+    number = np.arange(len(schedule))
+    # A place in line for the begin of each rank, and the start and the end of every op; of a pair
+    # the second starts before the first ends.
+    starts = 4 * number - 3 * second_of_pair(schedule)
+    place = np.concatenate([4 * schedule.offsets[:-1] - 1, starts, 4 * number + 2])
+    change = np.concatenate([np.zeros(schedule.ranks, dtype=np.int64), taken, -freed])
+    begins = np.full(schedule.ranks, spans.start.min())
+    time = np.concatenate([begins, spans.start, spans.end])
+    rank = np.concatenate([np.arange(schedule.ranks), schedule.rank, schedule.rank])
+    op = np.concatenate([np.full(schedule.ranks, -1), number, number])
+    row = np.argsort(place, kind="stable")
+    row = row[(change[row] != 0) | (op[row] < 0)]
+    state = state_by_rank(schedule, pipe)
+    # All that a rank takes it frees, so one running sum serves all ranks.
+    activations = np.cumsum(change[row])
+    rank = rank[row].astype(np.int32)
+    texts = np.append(op_texts(schedule), "")  # the last is that of no op
+    return pd.DataFrame(
+        {
+            "rank": rank,
+            "time": time[row],
+            "op": texts[op[row]],
+            "params": state.params[rank],
+            "grads": state.grads[rank],
+            "optimizer": state.optimizer[rank],
+            "activations": activations,
+            "total": state.total[rank] + activations,
+        }
+    )
+
+
+def op_texts(schedule: Schedule) -> npt.NDArray[np.str_]:
+    """Return every op as text, such as 2F0, or 2F0.1 for the second slice, array (ops,)."""
+    kinds = np.array([kind.name for kind in COMPUTE_KINDS])
+    parts = [schedule.stage.astype(str), kinds[schedule.kind], schedule.microbatch.astype(str)]
+    if schedule.slices > 1:
+        slices = np.array(["", *(f".{number}" for number in range(1, schedule.slices))])
+        parts.append(slices[schedule.slice])
+    texts = parts[0]
+    for part in parts[1:]:
+        texts = np.char.add(texts, part)
+    return texts

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipesim.batch_arithmetic import BatchSizes
 from pipesim.explain import first_largest, ladder
+from pipesim.memory import RankState, state_by_rank
 from pipesim.ops import Kind
 from pipesim.progress import Progress
 from pipesim.run import Run
 from pipesim.step import Step
-from pipesim.text_table import count_text, text_table
+from pipesim.text_table import count_text, size_text, size_unit, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,10 +23,16 @@ MOST_SENSITIVE = 16  # parameters of each unit that are printed
 MOST_REPLICAS = 16  # that are printed
 
 
-def run_report(run: Run, progress: Progress | None = None) -> str:
-    """Return a run as text: the ladder, the ranks, the bubble, the lower bound, the source."""
+def run_report(run: Run, progress: Progress | None = None, batch: BatchSizes | None = None) -> str:
+    """Return a run as text: ladder, ranks, memory, bubble, batch, lower bound, source."""
     rungs = ladder(run, progress)
-    parts = [ladder_text(rungs), rank_text(run), bubble_text(run), bound_text(run)]
+    parts = [ladder_text(rungs), rank_text(run)]
+    if any(run.peak_memory):
+        parts.append(memory_text(run))
+    parts.append(bubble_text(run))
+    if batch is not None:
+        parts.append(str(batch))
+    parts.append(bound_text(run))
     if run.pipeline.source:
         parts.append(fill(f"source: {run.pipeline.source}", width=100, subsequent_indent="  "))
     return "\n".join(parts)
@@ -70,6 +78,7 @@ def rank_text(run: Run) -> str:
         "drain": [show(x) for x in times.drain],
         "idle": [f"{x:.1%}" for x in times.bubble_fraction],
         "held": [str(count) for count in run.schedule.peak_in_flight()],
+        **_memory_columns(run),
         "": ["<- bottleneck" if rank == busiest else "" for rank in ranks],
     }
     if run.queue_capacity is None:
@@ -84,6 +93,45 @@ def rank_text(run: Run) -> str:
         f"wait F, B: for an activation, a gradient{blocked}; exposed: of these waits, the part "
         "with the\nmessage under way; held: micro-batches in flight at most"
     )
+
+
+def _memory_columns(run: Run) -> dict[str, list[str]]:
+    """Return what each rank holds: all the time, at most, and what its device can hold."""
+    limits = [device.memory_bytes for device in run.pipeline.devices]
+    unit, scale = size_unit(max(run.peak_memory))
+    columns = {
+        f"state {unit}": [f"{size / scale:.2f}" for size in _state(run).total],
+        f"peak {unit}": [f"{size / scale:.2f}" for size in run.peak_memory],
+        f"limit {unit}": ["-" if limit is None else f"{limit / scale:.2f}" for limit in limits],
+    }
+    if not any(_state(run).total):
+        del columns[f"state {unit}"]
+    if all(limit is None for limit in limits):
+        del columns[f"limit {unit}"]
+    return columns if any(run.peak_memory) else {}
+
+
+def memory_text(run: Run) -> str:
+    """Return what all ranks hold together, by what it is, and what the fullest one holds."""
+    state = _state(run)
+    fullest = int(np.argmax(run.peak_memory))
+    peak = run.peak_memory[fullest]
+    activations = peak - int(state.total[fullest])
+    totals = {
+        "parameters": state.params.sum(),
+        "gradients": state.grads.sum(),
+        "optimizer": state.optimizer.sum(),
+    }
+    held = ", ".join(f"{name} {size_text(size)}" for name, size in totals.items() if size)
+    all_ranks = f"state: {held} on all ranks together\n" if held else ""
+    return (
+        f"{all_ranks}peak: {size_text(peak)} on rank {fullest}, "
+        f"{size_text(activations)} of it activations"
+    )
+
+
+def _state(run: Run) -> RankState:
+    return state_by_rank(run.schedule, run.pipeline)
 
 
 def bubble_text(run: Run) -> str:

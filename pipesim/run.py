@@ -21,7 +21,14 @@ from pipesim.equal_stages import equalised
 from pipesim.errors import UnsupportedByEngine
 from pipesim.lower_bound import makespan_bound
 from pipesim.lowering import PROTOCOLS, lower
-from pipesim.memory import in_flight_table, param_bytes, peak_stash_bytes
+from pipesim.memory import (
+    in_flight_table,
+    memory_table,
+    peak_memory_bytes,
+    peak_stash_bytes,
+    state_by_rank,
+)
+from pipesim.memory_limit import check_memory_limit
 from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program
@@ -142,6 +149,32 @@ class Run:
         return in_flight_table(self.schedule, self.pipeline, self.spans)
 
     @cached_property
+    def memory(self) -> "pd.DataFrame":
+        """What every rank holds over time in bytes, one row a change.
+
+        Columns: rank, time [ms], op whose start or end it is, params, grads, optimizer,
+        activations, total; the first row of a rank is what it holds all the time.
+
+        Examples
+        --------
+        >>> pipe = Pipeline.from_costs([1, 1], [2, 2], stash_bytes=10, param_bytes=100)
+        >>> memory = simulate(pipe, "1f1b", microbatches=2).memory
+        >>> memory.loc[memory["rank"] == 0, ["time", "op", "activations", "total"]]
+           time   op  activations  total
+        0   0.0                 0    100
+        1   0.0  0F0           10    110
+        2   1.0  0F1           20    120
+        3   6.0  0B0           10    110
+        4   9.0  0B1            0    100
+        """
+        return memory_table(self.schedule, self.pipeline, self.spans)
+
+    @cached_property
+    def peak_memory(self) -> tuple[int, ...]:
+        """The most bytes that each rank holds at once: all the time, and of activations."""
+        return tuple(peak_memory_bytes(self.schedule, self.pipeline).tolist())
+
+    @cached_property
     def ranks(self) -> "pd.DataFrame":
         """One row a rank: busy, idle and its causes [ms], bubble fraction, peaks held."""
         import pandas as pd
@@ -239,9 +272,10 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """Return all numbers of the run as plain values: what `pipesim run --json` prints."""
+        of_ranks = self._rank_columns()
         columns = {
             name if name in _UNITLESS else f"{name}_ms": list(values)
-            for name, values in self._rank_columns().items()
+            for name, values in of_ranks.items()
         }
         return {
             "schedule": self.schedule.name,
@@ -260,6 +294,10 @@ class Run:
             "above_lower_bound_ms": self.above_lower_bound,
             "balance": self.balance,
             "filling": self.filling,
+            "peak_memory_bytes": max(self.peak_memory),
+            "total_param_bytes": sum(of_ranks["param_bytes"]),
+            "total_grad_bytes": sum(of_ranks["grad_bytes"]),
+            "total_optimizer_bytes": sum(of_ranks["optimizer_bytes"]),
             "per_rank": [
                 dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
             ],
@@ -268,6 +306,7 @@ class Run:
     def _rank_columns(self) -> dict[str, list[Any]]:
         times = self.rank_times
         causes = {cause: getattr(times, cause).tolist() for cause in IDLE_CAUSES}
+        state = state_by_rank(self.schedule, self.pipeline)
         return {
             "rank": list(range(self.schedule.ranks)),
             "busy": times.busy.tolist(),
@@ -277,7 +316,10 @@ class Run:
             **causes,
             "exposed_communication": times.exposed_communication.tolist(),
             "peak_stash_bytes": list(peak_stash_bytes(self.schedule, self.pipeline)),
-            "param_bytes": list(param_bytes(self.schedule, self.pipeline)),
+            "param_bytes": state.params.tolist(),
+            "grad_bytes": state.grads.tolist(),
+            "optimizer_bytes": state.optimizer.tolist(),
+            "peak_memory_bytes": list(self.peak_memory),
         }
 
     def __repr__(self) -> str:
@@ -288,7 +330,16 @@ class Run:
         )
 
 
-_UNITLESS = ("rank", "bubble_fraction", "peak_in_flight", "peak_stash_bytes", "param_bytes")
+_UNITLESS = (
+    "rank",
+    "bubble_fraction",
+    "peak_in_flight",
+    "peak_stash_bytes",
+    "param_bytes",
+    "grad_bytes",
+    "optimizer_bytes",
+    "peak_memory_bytes",
+)
 
 
 def simulate(
@@ -301,6 +352,7 @@ def simulate(
     queue_capacity: int | None = None,
     eager_limit_bytes: int | None = None,
     options: Mapping[str, Any] | None = None,
+    memory_limit: bool = True,
     progress: Progress | None = None,
 ) -> Run:
     """Return the run of a schedule on a pipeline.
@@ -329,6 +381,8 @@ def simulate(
         receivers; None: all do.
     options
         Of the schedule, where it is given by name or as a function.
+    memory_limit
+        Whether no rank may go over the `memory_bytes` of its device.
     progress
         Called now and then with the number of ops done and of all ops.
 
@@ -344,6 +398,8 @@ def simulate(
         If the schedule is a policy and the engine is not "simpy".
     DeadlockError
         If the run cannot go on.
+    MemoryLimitError
+        If a rank goes over the memory of its device: at the first op that takes one there.
 
     Examples
     --------
@@ -368,6 +424,8 @@ def simulate(
     program = lower(order, protocol)
     workload = bind(program, pipe, eager_limit_bytes)
     spans = ENGINES[engine](program, workload, queue_capacity=queue_capacity, progress=progress)
+    if memory_limit:
+        check_memory_limit(order, pipe, spans.start)
     return Run(program, pipe, workload, spans, queue_capacity, eager_limit_bytes, engine)
 
 

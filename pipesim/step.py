@@ -216,7 +216,9 @@ def simulate_step(
     _check_params(whole)
     pipes = [training.replica(each, number) for number, each in enumerate(whole)]
     order = resolve_schedule(pipes[0], schedule, microbatches, options)
-    _check_end(order)
+    reason = without_end(order)
+    if reason is not None:
+        raise ScheduleError(f"{reason}; run it with `simulate`")
     distinct: list[Pipeline] = []
     for each in pipes:
         if each not in distinct:
@@ -244,14 +246,13 @@ def _check_params(pipes: Sequence[Pipeline]) -> None:
             )
 
 
-def _check_end(schedule: Schedule) -> None:
+def without_end(schedule: Schedule) -> str | None:
+    """Return why a schedule's step has no end with reductions and optimizer; None if it has."""
     if schedule.kinds == {Kind.F}:
-        raise ScheduleError(
-            f"{schedule.name} has no backward, so there is nothing to reduce or update; "
-            "run it with `simulate`"
-        )
+        return f"{schedule.name} has no backward, so there is nothing to reduce or update"
     if max(schedule.weight_versions) > 1:
-        raise ScheduleError(
+        return (
             f"{schedule.name} keeps {max(schedule.weight_versions)} versions of its parameters and "
-            "updates them as it goes, so there is no end of a step; run it with `simulate`"
+            "updates them as it goes, so there is no end of a step"
         )
+    return None

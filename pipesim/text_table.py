@@ -34,6 +34,26 @@ def span_text(values: Sequence[float]) -> str:
     return f"{least:g}" if least == most else f"{least:g} to {most:g}"
 
 
+def size_text(size: float, digits: int = 4) -> str:
+    """Return a number of bytes in the unit that suits it: 140 GB, 62.5 MB.
+
+    Examples
+    --------
+    >>> size_text(140_000_000_000), size_text(999), size_text(12_345_678, digits=3)
+    ('140 GB', '999 B', '12.3 MB')
+    """
+    unit, scale = size_unit(size)
+    return f"{size / scale:.{digits}g} {unit}"
+
+
+def size_unit(size: float) -> tuple[str, int]:
+    """Return the unit that suits a number of bytes, and how many bytes it has."""
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= scale:
+            return unit, scale
+    return "B", 1
+
+
 def count_text(count: int, noun: str) -> str:
     """Return a count with its noun: 1 rank, 2 ranks, 2 micro-batches."""
     plural = "es" if noun.endswith("ch") else "s"

@@ -515,3 +515,133 @@ def test_the_critical_path_needs_a_chart(tmp_path, capsys):
     target = tmp_path / "path.svg"
     assert main(["run", STRAGGLER, "--critical-path", "--gantt", str(target)]) == 0
     assert target.exists()
+
+
+MEMORY = """
+title = "mine"
+[run]
+schedule = "1f1b"
+microbatches = 8
+[stages]
+forward_ms = 1
+backward_ms = 2
+count = 4
+param_bytes = 35e9
+stash_bytes = 6e9
+[devices]
+memory_bytes = 60e9
+"""
+
+
+@pytest.fixture
+def limited(tmp_path):
+    path = tmp_path / "limited.toml"
+    path.write_text(MEMORY)
+    return str(path)
+
+
+def test_the_report_has_the_memory_of_every_rank(limited, capsys):
+    assert main(["run", limited, "--set", "training.zero=1", "--set", "training.replicas=4"]) == 3
+    capsys.readouterr()
+    more = ["--set", "training.zero=1", "--set", "training.replicas=4", "--no-memory-limit"]
+    assert main(["run", limited, *more]) == 0
+    out = capsys.readouterr().out
+    header = next(line for line in out.splitlines() if line.startswith("rank "))
+    first = out.splitlines()[out.splitlines().index(header) + 1]
+    assert header.split()[-6:] == ["state", "GB", "peak", "GB", "limit", "GB"]
+    assert first.split()[-3:] == ["122.50", "146.50", "60.00"]
+    assert (
+        "state: parameters 140 GB, gradients 140 GB, optimizer 210 GB on all ranks together\n"
+        "peak: 146.5 GB on rank 0, 24 GB of it activations\n"
+    ) in out
+    # Without any state or limit there is but one more column; without any bytes, none.
+    assert main(["run", *FLAGS, *COSTS, "--set", "stages.stash_bytes=1000"]) == 0
+    out = capsys.readouterr().out
+    header = next(line for line in out.splitlines() if line.startswith("rank "))
+    assert header.split()[-3:] == ["held", "peak", "kB"]
+    assert "state:" not in out
+    assert main(["run", *FLAGS, *COSTS]) == 0
+    assert "peak" not in capsys.readouterr().out
+
+
+def test_over_the_limit_exits_3_and_names_the_op(limited, capsys):
+    arguments = ["run", limited, "--set", "devices.memory_bytes=50e9"]
+    assert main(arguments) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "pipesim: rank 0 goes over its memory limit: 0F2 at 2 ms takes it to 53 GB, "
+        "its device has 50 GB",
+        "pipesim: parameters 35 GB + activations 18 GB of 3 micro-batches in flight",
+        "pipesim: ways out: a schedule with fewer micro-batches in flight, recompute, more ranks; "
+        "--no-memory-limit (memory_limit=False) runs it all the same",
+    ]
+    assert main([*arguments, "--no-memory-limit", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["peak_memory_bytes"] == 59 * 10**9
+    assert [rank["peak_memory_bytes"] // 10**9 for rank in summary["per_rank"]] == [59, 53, 47, 41]
+
+
+def test_nothing_is_written_of_a_run_over_the_limit(limited, tmp_path):
+    gantt = tmp_path / "g.png"
+    flags = ["--set", "devices.memory_bytes=1", "--gantt", str(gantt)]
+    assert main(["run", limited, *flags]) == 3
+    assert not gantt.exists()
+
+
+def test_compare_says_which_schedules_are_over_the_limit(limited, capsys):
+    assert main(["compare", limited, "--schedules", "1f1b,gpipe"]) == 0
+    out = capsys.readouterr().out
+    assert "stash GB  memory GB" in out
+    assert out.splitlines()[-1] == (
+        "gpipe does not fit: rank 0 goes over its memory limit: 0F4 at 4 ms takes it to 65 GB, "
+        "its device has 60 GB"
+    )
+    assert main(["compare", limited, "--schedules", "1f1b,gpipe", "--no-memory-limit"]) == 0
+    assert "does not fit" not in capsys.readouterr().out
+    tight = ["--set", "devices.memory_bytes=1e9"]
+    assert main(["compare", limited, "--schedules", "1f1b,gpipe", *tight]) == 3
+
+
+def test_a_point_over_the_limit_is_a_row_with_its_error(limited, tmp_path, capsys):
+    axes = {"run.schedule": ["1f1b", "gpipe"], "stages.forward_ms": [1, 2]}
+    text = "\n".join(f'"{key}" = {json.dumps(values)}' for key, values in axes.items())
+    path = tmp_path / "sweep.toml"
+    path.write_text(f"{MEMORY}\n[sweep.axes]\n{text}\n")
+    assert main(["sweep", str(path), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["makespan_ms"] for row in rows] == [33, 44, None, None]
+    assert [row["peak_memory_bytes"] for row in rows] == [59e9, 59e9, None, None]
+    assert rows[2]["error"] == (
+        "rank 0 goes over its memory limit: 0F4 at 4 ms takes it to 65 GB, its device has 60 GB"
+    )
+    assert "0F4 at 8 ms" in rows[3]["error"]
+    assert main(["sweep", str(path), "--json", "--no-memory-limit"]) == 0
+    assert [row["error"] for row in json.loads(capsys.readouterr().out)] == [None] * 4
+
+
+def test_the_batch_is_shown_beside_the_bubble(limited, capsys):
+    flags = ["--set", "batch.global_size=64", "--set", "batch.microbatch_size=2"]
+    flags += ["--set", "training.replicas=4", "--no-memory-limit"]
+    assert main(["run", limited, *flags]) == 0
+    assert "\nglobal batch 64 = 2 x 8 micro-batches x 4 replicas\n" in capsys.readouterr().out
+    assert main(["run", limited, *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["batch"] == {
+        "global_batch": 64,
+        "microbatch_size": 2,
+        "microbatches": 8,
+        "replicas": 4,
+    }
+    assert main(["run", limited, *flags, "--set", "batch.microbatch_size=3"]) == 2
+    assert "is not equal to batch.microbatch_size x run.microbatches" in capsys.readouterr().err
+
+
+def test_compare_takes_m_from_the_batch(tmp_path, capsys):
+    path = tmp_path / "batch.toml"
+    path.write_text(
+        "[batch]\nglobal_size = 16\nmicrobatch_size = 2\n[run]\nschedule = '1f1b'\n"
+        "[stages]\nforward_ms = [1, 1]\nbackward_ms = [2, 2]\n"
+    )
+    assert main(["compare", str(path), "--schedules", "1f1b,pipedream", "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert {run["schedule"]: run["step_ms"] for run in runs}["1f1b"] == 27

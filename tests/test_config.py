@@ -478,3 +478,161 @@ def test_a_byte_order_mark_is_no_fault(tmp_path):
     path = tmp_path / "c.json"
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
     assert ps.read_config(path).pipeline.title == "mine"
+
+
+TRAINING = {
+    "replicas": 4,
+    "zero": 1,
+    "bytes_per_param": 2,
+    "grad_bytes_per_param": 4,
+    "optimizer_bytes_per_param": 12,
+    "latency_ms": 0.1,
+    "bandwidth_gb_s": 25,
+    "overlap": False,
+    "optimizer_ms": [1, 2, 3, 4],
+    "tied_bytes": 1000,
+    "barrier": False,
+    "speed": [[1, 1, 1, 1], [1, 1, 1, 0.5], [1, 1, 1, 1], [1, 1, 1, 1]],
+}
+STAGES = GOOD["stages"] | {"param_bytes": 1000}
+
+
+def test_all_keys_of_training():
+    config = parse_config(changed(training=TRAINING, stages=STAGES), "x.toml")
+    expected = TRAINING | {
+        "optimizer_ms": (1, 2, 3, 4),
+        "speed": tuple(map(tuple, TRAINING["speed"])),
+    }
+    assert config.training == ps.Training(**expected)
+    stage = config.pipeline.stages[0]
+    # 500 parameters: gradients of 4 bytes each, 12 bytes of optimizer each over 4 replicas.
+    assert (stage.param_bytes, stage.grad_bytes, stage.optimizer_bytes) == (1000, 2000, 1500)
+    assert ps.simulate_config(config).peak_memory == (4500,) * 4
+
+
+def test_training_that_is_not_given_changes_nothing():
+    config = parse_config(changed(stages=STAGES), "x.toml")
+    assert config.training is None
+    assert config.batch is None
+    assert ps.simulate_config(config).peak_memory == (1000,) * 4
+    plain = parse_config(changed(training={}), "x.toml")
+    assert plain.training == ps.Training()
+    none = parse_config(changed(training={"bandwidth_gb_s": "none", "replicas": None}), "x.toml")
+    assert none.training == ps.Training()
+
+
+@pytest.mark.parametrize(
+    ("training", "wanted"),
+    [
+        ({"zero": 4}, "training.zero: 4 is not 0, 1, 2 or 3"),
+        ({"zero": True}, "training.zero: True is not 0, 1, 2 or 3"),
+        ({"overlap": 1}, "training.overlap: 1 is not true or false"),
+        ({"barrier": "yes"}, "training.barrier: 'yes' is not true or false"),
+        ({"replicas": 0}, "training.replicas: 0 is not a whole number from 1"),
+        ({"bytes_per_param": 0}, "training.bytes_per_param: 0 is not a number from 10^-9"),
+        ({"bandwidth_gb_s": 0}, "training.bandwidth_gb_s: 0 is not a number of at least 10^-9"),
+        ({"optimizer_ms": [1, 2]}, "training.optimizer_ms: 2 values for 4 stages"),
+        ({"optimizer_ms": [1, -2, 1, 1]}, "training.optimizer_ms[1]: -2 is not a number from 0"),
+        ({"speed": [1, 2]}, "training.speed: 2 values for 1 replicas"),
+        ({"speed": [[1, 2]]}, "training.speed: rows of 2 values for 4 ranks"),
+        ({"speed": [[1, 1, 1, 0]]}, "training.speed[0][3]: 0 is not a number from 10^-9"),
+        ({"replicas": 2, "speed": [1, [1] * 4]}, "training.speed: mixes numbers and lists"),
+        ({"replica": 2}, "training.replica: unknown key; did you mean replicas?"),
+        ([], "training: [] is not a table with keys"),
+    ],
+)
+def test_faults_of_training(training, wanted):
+    found = faults(changed(training=training))
+    assert len(found) == 1
+    assert found[0].startswith(wanted)
+
+
+def test_gradients_are_given_once():
+    stages = STAGES | {"grad_bytes": 5, "optimizer_bytes": [1, 1, 1, 1]}
+    assert [fault.split(":")[0] for fault in faults(changed(training={}, stages=stages))] == [
+        "stages.grad_bytes",
+        "stages.optimizer_bytes",
+    ]
+    assert parse_config(changed(stages=stages), "x.toml").pipeline.stages[0].grad_bytes == 5
+
+
+def test_state_beyond_all_bounds_is_a_fault_of_training():
+    stages = STAGES | {"param_bytes": 10**15}
+    assert faults(changed(training={}, stages=stages))[0].startswith("training: optimizer_bytes")
+
+
+BATCHES = [
+    ({"microbatches": 64}, {"microbatch_size": 2}, {"replicas": 4}),
+    ({"microbatches": 64}, {"global_size": 512}, {"replicas": 4}),
+    ({}, {"global_size": 512, "microbatch_size": 2}, {"replicas": 4}),
+    ({"microbatches": 64}, {"global_size": 512, "microbatch_size": 2}, {}),
+    ({"microbatches": 64}, {"global_size": 512, "microbatch_size": 2}, {"replicas": 4}),
+    ({"microbatches": 64}, {"global_size": 512, "microbatch_size": 2}, None),
+]
+
+
+@pytest.mark.parametrize(("run", "batch", "training"), BATCHES)
+def test_any_three_sizes_of_a_batch_give_the_fourth(run, batch, training):
+    document = changed(run={"schedule": "1f1b", **run}, batch=batch)
+    config = parse_config(document | ({} if training is None else {"training": training}), "x.toml")
+    assert config.batch == ps.BatchSizes(512, 2, 64, 4)
+    assert config.schedule.microbatches == 64
+    assert config.training.replicas == 4
+
+
+def test_without_replicas_there_is_one():
+    batch = {"global_size": 64, "microbatch_size": 2}
+    config = parse_config(changed(run={"schedule": "1f1b"}, batch=batch), "x.toml")
+    assert (config.batch, config.training) == (ps.BatchSizes(64, 2, 32, 1), None)
+    again = parse_config(changed(run={"schedule": "1f1b"}, batch=batch, training={}), "x.toml")
+    assert (again.batch, again.training) == (config.batch, ps.Training())
+
+
+@pytest.mark.parametrize(
+    ("run", "batch", "wanted"),
+    [
+        (
+            {},
+            {"global_size": 100, "microbatch_size": 8},
+            "batch: batch.global_size = 100 is not divisible by batch.microbatch_size x "
+            "training.replicas = 8 x 1 = 8; nearest: batch.global_size = 96 or 104",
+        ),
+        ({}, {"global_size": 100}, "batch: missing: batch.microbatch_size, run.microbatches"),
+        ({"microbatches": 8}, {}, "batch: missing: batch.global_size, batch.microbatch_size"),
+        (
+            {"microbatches": 8},
+            {"global_size": 4.5},
+            "batch.global_size: 4.5 is not a whole number",
+        ),
+        ({"microbatches": 8}, {"size": 4}, "batch.size: unknown key"),
+    ],
+)
+def test_faults_of_batches(run, batch, wanted):
+    found = faults(changed(run={"schedule": "1f1b", **run}, batch=batch))
+    assert found[0].startswith(wanted)
+
+
+def test_costs_by_microbatch_go_with_the_batch():
+    stages = {"forward_ms": [[1, 2]], "backward_ms": 2}
+    batch = {"global_size": 6, "microbatch_size": 2}
+    found = faults(changed(run={"schedule": "1f1b"}, batch=batch, stages=stages))
+    assert found == ["stages.forward_ms: rows of 2 values for 3 micro-batches"]
+
+
+def test_the_memory_limit_can_be_lifted():
+    document = changed(stages=STAGES, devices={"memory_bytes": 999})
+    with pytest.raises(ps.MemoryLimitError, match="rank 0 goes over its memory limit"):
+        ps.simulate_config(parse_config(document, "x.toml"))
+    lifted = document | {"run": GOOD["run"] | {"memory_limit": False}}
+    assert ps.simulate_config(parse_config(lifted, "x.toml")).makespan == 57
+    found = faults(changed(run=GOOD["run"] | {"memory_limit": "no"}))
+    assert found == ["run.memory_limit: 'no' is not true or false"]
+
+
+def test_one_replica_can_be_made_slow(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(changed(training={"replicas": 3})))
+    overrides = {"training.speed[1]": 0.5, "training.optimizer_ms[3]": 2.0}
+    training = ps.read_config(path, overrides).training
+    assert training.speed == (1.0, 0.5, 1.0)
+    assert training.optimizer_ms == (0.0, 0.0, 0.0, 2.0)

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgba
 
 import pipesim as ps
 from pipesim.plot.gantt_chart import BAR, GAP
-from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS
+from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS, MEMORY_STYLES
 
 
 @pytest.fixture(autouse=True)
@@ -345,3 +345,45 @@ def test_what_is_no_heat_map():
         ps.plot.heat_map(pd.concat([table, table]), "m", "factor", "inflation")
     with pytest.raises(ValueError, match="nothing to show"):
         ps.plot.heat_map(table.iloc[:0], "m", "factor", "inflation")
+
+
+def bands(ax, face):
+    """Return the filled areas of one colour, a path each."""
+    drawn = (c for c in ax.collections if np.array_equal(c.get_facecolor()[:1], [to_rgba(face)]))
+    return [collection.get_paths()[0] for collection in drawn]
+
+
+def test_memory_is_stacked_by_what_it_is_with_the_limit_above():
+    pipe = ps.Pipeline.from_costs(
+        [1, 2], [2, 4], stash_bytes=10, param_bytes=20, optimizer_bytes=50, memory_bytes=[200, 100]
+    )
+    figure, axes = plt.subplots()
+    ax = ps.plot.memory(ps.simulate(pipe, "1f1b", 4), ax=axes)
+    assert ax is axes
+    assert figure.axes == [axes]
+    assert [text.get_text() for text in ax.texts] == ["90 of 200 B", "80 of 100 B"]
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert legend == ["parameters", "optimizer", "activations", "memory of the device"]
+    # A row is 0.84 high for 200 bytes; rank 0 stands on 0.42.
+    first = bands(ax, MEMORY_STYLES["params"][0])[0].vertices[:, 1]
+    assert (first.max(), first.min()) == pytest.approx((0.42, 0.42 - 0.084))
+    top = bands(ax, MEMORY_STYLES["activations"][0])
+    assert len(top) == 2
+    assert top[0].vertices[:, 1].min() == pytest.approx(0.42 - 0.84 * 90 / 200)
+    limits = [line.get_ydata()[0] for line in ax.lines]
+    assert limits == pytest.approx([0.42 - 0.84, 1.42 - 0.42])
+
+
+def test_memory_of_nothing_and_without_a_limit():
+    bare = ps.plot.memory(ps.simulate(ps.Pipeline.from_costs([1, 1], [2, 2]), "1f1b", 2))
+    assert [text.get_text() for text in bare.texts] == ["0 B", "0 B"]
+    assert bare.get_legend() is None
+    assert len(bare.lines) == 0
+    pipe = ps.Pipeline.from_costs([1], [2], param_bytes=[5 * 10**9], memory_bytes=10**12)
+    ax = ps.plot.memory(ps.simulate(pipe, "1f1b", 2))
+    assert [text.get_text() for text in ax.texts] == ["5 GB of 1 TB"]
+
+
+def test_memory_differs_by_lightness_alone():
+    luma = [to_rgba(face)[:3] @ np.array([0.3, 0.59, 0.11]) for face, _ in MEMORY_STYLES.values()]
+    assert (np.diff(luma) > 0.15).all()

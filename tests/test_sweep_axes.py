@@ -243,3 +243,43 @@ def test_the_engine_is_no_axis_and_bad_files_are_told_before_the_first_run(tmp_p
     with pytest.raises(ValueError, match=r"o\.txt: a table is written as \.csv or \.parquet"):
         ps.sweep_config(config, axes, progress=pytest.fail, file=tmp_path / "o.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["c.toml"]
+
+
+def test_what_a_step_is_trained_with_is_swept_point_by_point(tmp_path):
+    # 1000 bytes of parameters, as many of gradients, 6000 of optimizer: by ZeRO level 8000,
+    # 2000 + 1500, 1000 + 250 + 1500, 2000 over 4 replicas; and 2 x 100 of activations.
+    path = tmp_path / "zero.toml"
+    path.write_text(
+        "[run]\nschedule = '1f1b'\n[batch]\nglobal_size = 64\nmicrobatch_size = 2\n"
+        "[training]\nreplicas = 4\n[stages]\nforward_ms = [1, 1]\nbackward_ms = [2, 2]\n"
+        "param_bytes = 1000\nstash_bytes = 100\n[devices]\nmemory_bytes = 4000\n"
+        "[sweep.axes]\n'training.zero' = [0, 1, 2, 3]\n'stages.forward_ms[1]' = [1, 2]\n"
+    )
+    table = ps.sweep_config(path)
+    assert table.microbatches.dropna().tolist() == [8] * 6
+    assert table.error.notna().tolist() == [True, True] + [False] * 6
+    assert table.error[0].startswith("rank 0 goes over its memory limit: before its first op")
+    peaks = [3700, 3700, 2950, 2950, 2200, 2200]
+    assert table.peak_memory_bytes.dropna().tolist() == peaks
+    assert table.makespan_ms.dropna().tolist() == [27, 35] * 3
+    # Replicas change how many micro-batches each of them runs.
+    axes = '[sweep.axes]\n"training.replicas" = [1, 2, 4]\n'
+    path.write_text(path.read_text().split("[sweep.axes]")[0] + axes)
+    table = ps.sweep_config(path, {"run.memory_limit": False})
+    assert table.microbatches.tolist() == [32, 16, 8]
+    assert table.makespan_ms.tolist() == [99, 51, 27]
+
+
+def test_limits_differ_point_by_point_in_one_batch(tmp_path):
+    path = tmp_path / "limits.toml"
+    path.write_text(
+        "[run]\nschedule = '1f1b'\nmicrobatches = 4\n[stages]\nforward_ms = [1, 1]\n"
+        "backward_ms = [2, 2]\nstash_bytes = 100\n"
+        "[sweep.axes]\n'devices.memory_bytes' = [99, 199, 200, 'none']\n"
+        "'run.memory_limit' = [true, false]\n"
+    )
+    table = ps.sweep_config(path)
+    assert table.makespan_ms.tolist()[4:] == [15] * 4
+    assert table.error.notna().tolist() == [True, False, True, False] + [False] * 4
+    assert "0F0 at 0 ms" in table.error[0]
+    assert "0F1 at 1 ms" in table.error[2]

@@ -113,7 +113,8 @@ def test_without_microbatches_all_but_one_stage_idles():  # pentium3/sys_reading
     ("size", "expected"), [(1, 319.5), (2, 292.5), (4, 310.5), (8, 382.5), (16, 544.5)]
 )
 def test_a_global_batch_of_64_in_microbatches_of_some_size(size, expected):
-    assert step([0.5 + size] * 8, [2 * (0.5 + size)] * 8, 64 // size).makespan == expected
+    m = ps.batch_sizes(global_batch=64, microbatch_size=size, replicas=1).microbatches
+    assert step([0.5 + size] * 8, [2 * (0.5 + size)] * 8, m).makespan == expected
 
 
 def test_throughput_flat_although_the_bubble_falls():
@@ -181,6 +182,49 @@ def test_memory_is_told_by_rank_and_never_as_a_mean():  # NVIDIA-NeMo/Megatron-B
     profile = ps.LayerProfile(forward_ms=[1.0] * 8, backward_ms=[2.0] * 8, param_bytes=[10] * 8)
     run = ps.simulate(profile.split([1, 2, 2, 3]), "1f1b", 8)
     assert run.ranks.param_bytes.tolist() == [10, 20, 20, 30]
+    assert run.peak_memory == (10, 20, 20, 30)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "p", "m", "chunks", "held"),
+    [
+        ("1f1b", 8, 32, 1, [8, 7, 6, 5, 4, 3, 2, 1]),
+        ("1f1b", 8, 3, 1, [3, 3, 3, 3, 3, 3, 2, 1]),
+        ("gpipe", 8, 32, 1, [32] * 8),
+        ("interleaved", 4, 8, 2, [11, 9, 7, 5]),
+    ],
+)
+def test_what_is_in_flight_comes_from_the_schedule(schedule, p, m, chunks, held):
+    # ROCm/Megatron-LM#162: an estimator with one micro-batch in flight.
+    pipe = ps.Pipeline.from_costs(
+        1.0, 2.0, stages=p * chunks, ranks=p, stash_bytes=10, param_bytes=1000
+    )
+    run = ps.simulate(pipe, schedule, m)
+    assert run.peak_memory == tuple(1000 * chunks + 10 * n for n in held)
+
+
+def test_the_memory_of_7_layers_on_2_stages_and_of_12_on_5():
+    # Oneflow-Inc/libai: time and memory pull opposite ways; a layer's activation is 10 bytes.
+    profile = ps.LayerProfile(forward_ms=[1.0] * 12, backward_ms=[2.0] * 12, stash_bytes=[10] * 12)
+    peaks = {
+        counts: ps.simulate(profile.split(counts), "1f1b", 20).peak_memory
+        for counts in [(2, 2, 2, 3, 3), (3, 3, 2, 2, 2)]
+    }
+    assert peaks[2, 2, 2, 3, 3][0] == 100
+    assert peaks[3, 3, 2, 2, 2][0] == 150
+    seven = ps.LayerProfile(forward_ms=[1.0] * 7, backward_ms=[2.0] * 7, stash_bytes=[10] * 7)
+    assert ps.simulate(seven.split([4, 3]), "1f1b", 8).peak_memory == (80, 30)
+    assert ps.simulate(seven.split([3, 4]), "1f1b", 8).peak_memory == (60, 40)
+
+
+def test_slow_devices_first_hold_the_most():  # dylanyunlon/Neuron_SP#271
+    slow_first = {"speed": [1, 1, 2, 2], "memory_bytes": [16, 16, 32, 32], "stash_bytes": 5}
+    pipe = ps.Pipeline.from_costs(2.0, 4.0, stages=4, **slow_first)
+    with pytest.raises(ps.MemoryLimitError) as caught:
+        ps.simulate(pipe, "1f1b", 8)
+    assert (caught.value.rank, caught.value.op, caught.value.bytes) == (0, "0F3", 20)
+    run = ps.simulate(pipe, "1f1b", 8, memory_limit=False)
+    assert (run.makespan, run.peak_memory) == (56, (20, 15, 10, 5))
 
 
 def test_recompute_on_the_early_stages_only():

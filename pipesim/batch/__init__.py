@@ -11,8 +11,9 @@ import numpy as np
 
 from pipesim.arrays import FloatArray
 from pipesim.batch.bound import makespan_bounds
+from pipesim.batch.held import first_over_limit, peak_memory
 from pipesim.batch.tables import is_uniform, message_times, op_times, stage_costs
-from pipesim.batch.variants import CostVariants, cost_fields
+from pipesim.batch.variants import CostVariants, bases, cost_fields
 from pipesim.checks import check_count
 from pipesim.components import COST_FIELDS
 from pipesim.engine.cost_index import cost_index
@@ -21,6 +22,7 @@ from pipesim.engine.replay import make_plan
 from pipesim.engine.workload import check_fit, meeting
 from pipesim.equal_stages import equalised
 from pipesim.lowering import lower
+from pipesim.memory_limit import check_memory_limit
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.run import check_eager_limit
@@ -40,6 +42,7 @@ METRICS = (
     "lower_bound_ms",
     "balance",
     "filling",
+    "peak_memory_bytes",
 )
 MOST_TIMES = 2**24  # durations that are worked out together, at most one for every op and run
 ROUNDING = 1e-12  # of the makespan; less idle time than this is rounding of sums
@@ -59,7 +62,12 @@ class Ends(NamedTuple):
 
 
 def simulate_many(
-    schedule: Schedule, pipelines: Sequence[Pipeline], *, ops: bool = False, **how: Any
+    schedule: Schedule,
+    pipelines: Sequence[Pipeline],
+    *,
+    ops: bool = False,
+    memory_limit: bool = True,
+    **how: Any,
 ) -> dict[str, FloatArray]:
     """Return the numbers of the runs of a schedule on each of some pipelines.
 
@@ -77,6 +85,8 @@ def simulate_many(
         Each with the schedule's stages and ranks.
     ops
         Whether to return `start_ms` and `end_ms` of every op, too, arrays (K, ops).
+    memory_limit
+        Whether no rank may go over the `memory_bytes` of its device.
     how
         As for `simulate`: protocol, queue_capacity, eager_limit_bytes. The engine is "replay".
 
@@ -88,6 +98,8 @@ def simulate_many(
         If the protocol or a limit is not one of those allowed.
     DeadlockError
         If a run cannot go on.
+    MemoryLimitError
+        If a rank of any of them goes over the memory of its device: of the first one.
 
     Examples
     --------
@@ -100,6 +112,10 @@ def simulate_many(
     if not len(pipelines):
         none = np.zeros((0, schedule.ranks))
         return {name: np.zeros(0) for name in METRICS} | {"busy_ms": none, "idle_ms": none}
+    over = first_over_limit(schedule, pipelines) if memory_limit else None
+    if over is not None:  # which of its ops is the first takes the times of this one
+        start = _run_ends(schedule, [pipelines[over]], ops=True, **how).op_start
+        check_memory_limit(schedule, pipelines[over], start[0])
     ends = _run_ends(schedule, pipelines, ops=ops, **how)
     busy = op_times(schedule, pipelines).busy(schedule.ranks)
     even = _remade_ends(schedule, _equalised(schedule, pipelines)).makespan
@@ -113,6 +129,7 @@ def simulate_many(
         columns["bubble_fraction"] - columns["closed_form_bubble_fraction"]
     )
     columns["lower_bound_ms"] = makespan_bounds(schedule, pipelines)
+    columns["peak_memory_bytes"] = peak_memory(schedule, pipelines)
     numbers = {name: columns[name] for name in (*METRICS, "busy_ms", "idle_ms")}
     return numbers | ({"start_ms": ends.op_start, "end_ms": ends.op_end} if ops else {})
 
@@ -145,7 +162,7 @@ def _run_ends(
     eager_limit_bytes: int | None = None,
 ) -> Ends:
     """Run a schedule on each pipeline, a block of them at once."""
-    for pipe in _bases(pipelines):
+    for pipe in bases(pipelines):
         check_fit(schedule, pipe)
     if queue_capacity is not None:
         check_count("queue_capacity", queue_capacity)
@@ -159,10 +176,10 @@ def _run_ends(
         ]
         back = np.argsort(np.concatenate(groups))
         return Ends(*(column[back] for column in _joined(each)))
-    base = _bases(pipelines)[0]
+    base = bases(pipelines)[0]
     program = lower(schedule, protocol)
     meets = meeting(program, base, eager_limit_bytes)
-    links = (link for pipe in _bases(pipelines) for link in pipe.links.values())
+    links = (link for pipe in bases(pipelines) for link in pipe.links.values())
     wires = any(link.bandwidth_gb_s is not None for link in links)
     graph = cached_graph(program, queue_capacity=queue_capacity, meets=meets, wires=wires)
     plan, parts = None, []
@@ -183,11 +200,6 @@ def _run_ends(
     return _joined(parts)
 
 
-def _bases(pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:
-    """Return the pipelines, or of variants what they have in common but for their costs."""
-    return (pipelines.base,) if isinstance(pipelines, CostVariants) else pipelines
-
-
 def _groups(
     schedule: Schedule, pipelines: Sequence[Pipeline], *, sizes: bool
 ) -> Sequence[Sequence[int]]:
@@ -197,7 +209,7 @@ def _groups(
     decides which messages block, those that send other `sizes` have another graph.
     """
     groups: dict[Any, list[int]] = {}
-    for number, pipe in enumerate(_bases(pipelines)):
+    for number, pipe in enumerate(bases(pipelines)):
         sent = tuple(stage.output_bytes for stage in pipe.stages) if sizes else ()
         groups.setdefault((is_uniform(schedule, [pipe]), sent), []).append(number)
     return list(groups.values())

@@ -70,3 +70,8 @@ def cost_fields(pipe: Pipeline) -> tuple[str, ...]:
         for name in COST_FIELDS.values()
         if all(getattr(stage, name) is not None for stage in pipe.stages)
     )
+
+
+def bases(pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:
+    """Return the pipelines, or of variants what they have in common but for their costs."""
+    return (pipelines.base,) if isinstance(pipelines, CostVariants) else pipelines

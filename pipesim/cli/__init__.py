@@ -1,6 +1,7 @@
 """The command line: `pipesim`, also `python -m pipesim`.
 
-Exit status: 0 done; 2 bad input; 3 the run cannot finish. What a command needs is imported when
+Exit status: 0 done; 2 bad input; 3 the run cannot finish: it hangs, or is over
+a memory limit. What a command needs is imported when
 it runs, so that `--help` is quick.
 """
 
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from pipesim.cli.parser import build_parser
-from pipesim.errors import DeadlockError, PipesimError
+from pipesim.errors import DeadlockError, MemoryLimitError, PipesimError
 
 BAD_INPUT, CANNOT_FINISH = 2, 3
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has gone, as in `pipesim ... | head`; keep the interpreter from complaining.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except DeadlockError as error:
+    except (DeadlockError, MemoryLimitError) as error:
         return _complain(error, CANNOT_FINISH)
     except (PipesimError, ValueError) as error:
         return _complain(error, BAD_INPUT)

@@ -3,21 +3,26 @@
 import os
 import sys
 from argparse import Namespace
+from dataclasses import asdict
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json, write_gantt
 from pipesim.cli.parser import RUN_FLAGS
 from pipesim.config import (
+    Config,
     override,
     parse_config,
     read_config,
     simulate_config,
+    simulate_step_config,
 )
 from pipesim.io.files import FIGURE_ENDINGS, SCHEDULE_ENDING, TABLE_ENDINGS, is_schedule_file
 from pipesim.io.table_file import write_table
 from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
-from pipesim.report import headline, run_report, sensitivity_text
+from pipesim.report import headline, run_report, sensitivity_text, step_text
+from pipesim.run import Run
 from pipesim.schedules import FAMILIES
+from pipesim.step import Step, without_end
 from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
 
@@ -47,21 +52,27 @@ def run(arguments: Namespace) -> None:
     if arguments.export_schedule:
         check_exportable(config.schedule)
     with ProgressBar("op") as progress:
-        result = simulate_config(config, progress)
+        step = _step(config, progress)
+        whole: Run | Step = step or simulate_config(config, progress)
+        result = whole if isinstance(whole, Run) else whole.runs[whole.slowest_replica]
         if arguments.json:
-            summary = result.summary()
+            summary = whole.summary()
+            if config.batch is not None:
+                summary["batch"] = asdict(config.batch)
             if arguments.sensitivity:
                 summary["sensitivity"] = result.sensitivity.to_dict(orient="records")
             text = to_json(summary)
         else:
-            text = f"{headline(result)}\n{run_report(result, progress)}"
+            text = f"{headline(result)}\n{run_report(result, progress, config.batch)}"
+            if step is not None:
+                text += f"\n{step_text(step)}"
             if arguments.sensitivity:
                 text += f"\n{sensitivity_text(result)}"
     # Files first: whoever reads the screen through a pipe may be gone before its end.
     if arguments.gantt:
-        write_gantt(result, arguments.gantt, critical_path=arguments.critical_path)
+        write_gantt(whole, arguments.gantt, critical_path=arguments.critical_path)
     if arguments.trace:
-        write_table(result.trace, arguments.trace)
+        write_table(whole.trace, arguments.trace)
         tell(arguments.trace)
     if arguments.export_schedule:
         write_schedule(result.order(), arguments.export_schedule)
@@ -71,6 +82,17 @@ def run(arguments: Namespace) -> None:
     print(text)
     if arguments.text:
         print(text_gantt(result))
+
+
+def _step(config: Config, progress: ProgressBar) -> Step | None:
+    """Return the whole step that a config with a section [training] describes."""
+    if config.training is None:
+        return None
+    reason = without_end(config.schedule)
+    if reason is not None:
+        print(f"note: {reason}", file=sys.stderr)
+        return None
+    return simulate_step_config(config, progress)
 
 
 def schedules(arguments: Namespace) -> None:

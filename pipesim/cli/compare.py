@@ -5,8 +5,9 @@ from pathlib import Path
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, to_json, write_gantt
-from pipesim.config import override, parse_pipeline
-from pipesim.errors import ConfigError, DeadlockError, ScheduleError
+from pipesim.config import override, parse_pipeline, run_options
+from pipesim.config.training import held
+from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
 from pipesim.io.config_file import Document, read_document
 from pipesim.io.files import FIGURE_ENDINGS, is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
@@ -36,15 +37,14 @@ def compare(arguments: Namespace) -> None:
     document = override(read_document(arguments.config), arguments.config, overrides)
     if isinstance(document.get("run"), dict):
         document["run"].setdefault("schedule", names[0])
-    runs, unfit = _run_each(document, arguments.config, chosen)
+    runs, unfit, wanted = _run_each(document, arguments.config, chosen)
     if not runs:
         for error in unfit.values():
-            if isinstance(error, DeadlockError):
+            if isinstance(error, DeadlockError | MemoryLimitError):
                 raise error
         faults = dict.fromkeys(f"run.schedule: {_reason(error)}" for error in unfit.values())
         raise ConfigError(arguments.config, list(faults))
-    # A config may leave it to a schedule file, which then all others follow.
-    microbatches = document["run"].get("microbatches") or runs[0].schedule.microbatches
+    microbatches = wanted or runs[0].schedule.microbatches
     runs.sort(key=lambda result: _rank(result, microbatches))
     if arguments.gantt:
         write_gantt(runs, arguments.gantt)
@@ -64,14 +64,18 @@ def compare(arguments: Namespace) -> None:
 
 def _run_each(
     document: Document, path: str, chosen: dict[str, str | Schedule]
-) -> tuple[list[Run], dict[str, Exception]]:
-    """Return the runs of the schedules that fit a config, and why the others do not.
+) -> tuple[list[Run], dict[str, Exception], int | None]:
+    """Return the runs of the schedules that fit a config, why the others do not, and m.
+
+    m is None if the costs of micro-batches say it.
 
     Each is given by its name, and from a file as a Schedule.
     Where a schedule takes fewer stages a rank than the config has, neighbouring ones are merged.
     Of the options in the config each gets those that it has.
     """
-    sections, pipe = parse_pipeline(document, path, Path(path).parent, list(chosen))
+    sections, whole = parse_pipeline(document, path, Path(path).parent, list(chosen))
+    pipe = held(sections, whole)
+    # A config may leave m to a schedule file, which then all others follow.
     batches = (s.microbatches for s in chosen.values() if isinstance(s, Schedule))
     microbatches = sections.run.microbatches or next(batches, None)
     runs: list[Run] = []
@@ -85,18 +89,15 @@ def _run_each(
                     pipe if family is None else _regrouped(pipe, family),
                     schedule,
                     microbatches,
-                    engine=sections.run.engine,
-                    protocol=sections.run.protocol,
-                    queue_capacity=sections.run.queue_capacity,
-                    eager_limit_bytes=sections.run.eager_limit_bytes,
+                    **run_options(sections),
                     options={k: v for k, v in sections.run.options.items() if k in own},
                     progress=progress,
                 )
-        except (DeadlockError, ScheduleError, ValueError) as error:
+        except (DeadlockError, MemoryLimitError, ScheduleError, ValueError) as error:
             unfit[name] = error
         else:
             runs.append(result)
-    return runs, unfit
+    return runs, unfit, microbatches
 
 
 def _reason(error: Exception) -> str:
@@ -141,6 +142,7 @@ def _comparison(runs: list[Run], microbatches: int) -> str:
     bounds = [_of_a_batch(r.lower_bound, r, microbatches) for r in runs]
     steps = [_step(r, microbatches) for r in runs]
     stash = [max(r.ranks.peak_stash_bytes) for r in runs]
+    memory = [max(r.peak_memory) for r in runs]
     columns = {
         "schedule": [r.schedule.name for r in runs],
         "stages": [str(r.schedule.stages) for r in runs],
@@ -153,9 +155,12 @@ def _comparison(runs: list[Run], microbatches: int) -> str:
         "lower bound": [f"{bound:.2f}" for bound in bounds],
         "held": [f"{_held(r):.4g}" for r in runs],
         "stash GB": [f"{size / 1e9:.2f}" for size in stash],
+        "memory GB": [f"{size / 1e9:.2f}" for size in memory],
     }
     if not any(stash):
         del columns["stash GB"]
+    if memory == stash:
+        del columns["memory GB"]
     if len(set(columns["stages"])) == 1:
         del columns["stages"]
     note = (

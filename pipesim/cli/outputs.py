@@ -11,6 +11,7 @@ from pipesim.io.table_file import check_library
 
 if TYPE_CHECKING:
     from pipesim.run import Run
+    from pipesim.step import Step
 
 
 def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
@@ -41,8 +42,8 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False)
 
 
-def write_gantt(runs: "Run | list[Run]", path: str, *, critical_path: bool = False) -> None:
-    """Write the Gantt chart of a run, or those of several under each other."""
+def write_gantt(runs: "Run | Step | list[Run]", path: str, *, critical_path: bool = False) -> None:
+    """Write the Gantt chart of a run or a step, or those of several runs under each other."""
     from pipesim.plot import gantt, save
 
     save(gantt(runs, critical_path=critical_path), path)

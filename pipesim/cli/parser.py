@@ -87,6 +87,7 @@ def _add_run(commands: Commands) -> None:
         help="an option of the schedule; may be repeated",
     )
     _set_flag(run)
+    _memory_flag(run)
     run.add_argument("--gantt", metavar="FILE", help="write the Gantt chart: .png, .svg or .pdf")
     run.add_argument(
         "--critical-path", action="store_true", help="outline the critical path on the Gantt chart"
@@ -120,6 +121,7 @@ def _add_compare(commands: Commands) -> None:
         help="names, .csv files, or all of `pipesim schedules`",
     )
     _set_flag(compare)
+    _memory_flag(compare)
     compare.add_argument(
         "--gantt", metavar="FILE", help="write the Gantt charts under each other: .png, .svg, .pdf"
     )
@@ -155,6 +157,7 @@ def _add_sweep(commands: Commands) -> None:
     )
     sweep.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
     _set_flag(sweep)
+    _memory_flag(sweep)
     sweep.add_argument(
         "--csv", metavar="FILE", help="write the table, one row a point: .csv or .parquet"
     )
@@ -236,6 +239,16 @@ def _set_flag(parser: ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="set any key of the config, such as stages.forward_ms[3]=139.4; may be repeated; "
         "files are looked up from where the config is",
+    )
+
+
+def _memory_flag(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-memory-limit",
+        action="append_const",
+        dest="set",
+        const="run.memory_limit=false",
+        help="run it even if a rank goes over devices.memory_bytes",
     )
 
 

@@ -8,18 +8,21 @@ from typing import Any
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, to_json
-from pipesim.config import override, parse_pipeline, parse_schedule, pipeline_options
+from pipesim.config import override, parse_pipeline, parse_schedule, pipeline_options, run_options
+from pipesim.config.training import held, training_of
 from pipesim.errors import ConfigError
 from pipesim.io.config_file import read_document
 from pipesim.io.layer_csv import read_layers
 from pipesim.layers import LayerProfile
+from pipesim.memory_limit import ops_over_limit
 from pipesim.ops import Kind
 from pipesim.partitioning import fair_split
 from pipesim.pipeline import Pipeline
-from pipesim.planning import held_bytes, refine_split
+from pipesim.planning import refine_split
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.text_table import count_text, span_text, text_table
+from pipesim.training import Training
 
 OWN, SIMULATED = "config", "simulated"
 MOST_COUNTS = 16  # stages whose layers are listed one by one
@@ -41,16 +44,12 @@ class Choice:
     @property
     def held(self) -> tuple[int, ...]:
         """The most bytes that each rank holds."""
-        return held_bytes(self.run.schedule, self.run.pipeline)
+        return self.run.peak_memory
 
     @property
     def over(self) -> bool:
         """Whether a rank holds more than it has memory for."""
-        limits = [device.memory_bytes for device in self.run.pipeline.devices]
-        return any(
-            limit is not None and size > limit
-            for size, limit in zip(self.held, limits, strict=True)
-        )
+        return bool(ops_over_limit(self.run.schedule, self.run.pipeline))
 
 
 def split(arguments: Namespace) -> None:
@@ -67,26 +66,29 @@ def split(arguments: Namespace) -> None:
     schedule = parse_schedule(sections, pipe, path, Path(path).parent)
     profile = read_layers(Path(path).parent / sections.layers.file)
     options = pipeline_options(sections, path)
-    run = sections.run
-    how: dict[str, Any] = {
-        "protocol": run.protocol,
-        "queue_capacity": run.queue_capacity,
-        "eager_limit_bytes": run.eager_limit_bytes,
-    }
+    training = training_of(sections)
+    how = run_options(sections)
+    for own_choice in ("engine", "memory_limit"):  # the same numbers, sooner; shown beside
+        del how[own_choice]
 
     def choice(name: str, counts: Sequence[int]) -> Choice:
-        cut = profile.split(counts, **options)
-        made = simulate(cut, schedule.made_for(cut), engine="replay", **how)
+        cut = held(sections, profile.split(counts, **options))
+        order = schedule.made_for(cut)
+        made = simulate(cut, order, engine="replay", memory_limit=False, **how)
         return Choice(name, tuple(counts), made)
 
     try:
-        splits = {by: _fair(profile, schedule, pipe, by) for by in _known(profile, arguments.by)}
+        splits = {
+            by: _fair(profile, schedule, pipe, training, by) for by in _known(profile, arguments.by)
+        }
         choices = [choice(by, counts) for by, counts in splits.items()]
         if isinstance(own, list):
             choices.append(choice(OWN, own))
         with ProgressBar("split") as progress:
             start = own if isinstance(own, list) else splits["time"]
-            found = refine_split(profile, start, schedule, progress=progress, **how, **options)
+            found = refine_split(
+                profile, start, schedule, training=training, progress=progress, **how, **options
+            )
         choices.append(Choice(SIMULATED, found.counts, found.run))
     except ValueError as error:
         raise ConfigError(path, [f"layers.split: {error}"]) from None
@@ -116,9 +118,13 @@ def _known(profile: LayerProfile, wanted: str) -> list[str]:
     return [by for by in ("layers", "param_bytes", "stash_bytes", "time") if by in given]
 
 
-def _fair(profile: LayerProfile, schedule: Schedule, pipe: Pipeline, by: str) -> tuple[int, ...]:
+def _fair(
+    profile: LayerProfile, schedule: Schedule, pipe: Pipeline, training: Training | None, by: str
+) -> tuple[int, ...]:
     peaks = [peak / schedule.slices for peak in schedule.peak_in_flight_by_stage()]
-    return fair_split(profile, schedule.placement, pipe.devices, by=by, in_flight=peaks)
+    return fair_split(
+        profile, schedule.placement, pipe.devices, by=by, in_flight=peaks, training=training
+    )
 
 
 def _headline(profile: LayerProfile, pipe: Pipeline, schedule: Schedule) -> str:
@@ -155,7 +161,7 @@ def _side_by_side(choices: list[Choice]) -> str:
         del columns[" "]
     notes = "largest, smallest: of the stages, one micro-batch on its device"
     if any(held):
-        notes += "\npeak: parameters and activations of the rank that holds the most"
+        notes += "\npeak: all that the rank with the most holds at once"
     if any(device.memory_bytes is not None for device in choices[0].run.pipeline.devices):
         own = OWN in columns["split by"]
         notes += f"\nkept within devices.memory_bytes{', but for the config' * own}"

@@ -9,16 +9,19 @@ forward_ms  = [67.2, 67.0, 67.6, 139.4]
 backward_ms = [143.7, 143.1, 144.0, 202.8]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pipesim.batch_arithmetic import BatchSizes
 from pipesim.config.elements import spread_out
 from pipesim.config.rules import SWEEP_MODES, contradictions, layer_stages, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
-from pipesim.errors import ConfigError, DeadlockError, PipesimError
+from pipesim.config.training import batch_of, held, training_of, with_batch
+from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, PipesimError
 from pipesim.io.config_file import Document, read_document, set_key
 from pipesim.io.files import is_schedule_file
 from pipesim.io.layer_csv import read_layers
@@ -30,6 +33,10 @@ from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES
+from pipesim.step import Step, simulate_step
+from pipesim.training import Training
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Config:
     sections
         The values as they are written.
     pipeline
-        What they describe.
+        What they describe; its parameters are whole, whatever its ranks hold of them.
     schedule
         The order to run.
     """
@@ -52,6 +59,16 @@ class Config:
     sections: Sections
     pipeline: Pipeline
     schedule: Schedule
+
+    @property
+    def training(self) -> Training | None:
+        """How it is trained; None without a section [training]."""
+        return training_of(self.sections)
+
+    @property
+    def batch(self) -> BatchSizes | None:
+        """The samples of a step; None without a section [batch]."""
+        return batch_of(self.sections)
 
 
 def read_config(path: str | PathLike[str], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -149,9 +166,15 @@ def parse_pipeline(
         With every fault, each with the path of its key.
     """
     sections, faults = structure(document, Sections)
+    sections, more = with_batch(sections)
+    faults += more
     faults += contradictions(sections, schedules)
     if faults:
         raise ConfigError(name, faults)
+    try:
+        training_of(sections)
+    except ValueError as error:
+        raise ConfigError(name, [f"training: {error}"]) from None
     return sections, _pipeline(sections, name, directory)
 
 
@@ -175,7 +198,7 @@ def parse_sweep(document: Document, name: str) -> SweepSection:
 
 
 def simulate_config(config: Config, progress: Progress | None = None) -> Run:
-    """Return the run that a config describes.
+    """Return the run that a config describes: one replica, without the end of the step.
 
     Raises
     ------
@@ -183,19 +206,38 @@ def simulate_config(config: Config, progress: Progress | None = None) -> Run:
         If the schedule does not fit the pipeline.
     DeadlockError
         If the run cannot go on.
+    MemoryLimitError
+        If a rank goes over the memory of its device, and run.memory_limit is not false.
     """
-    section = config.sections.run
+    return _simulated(config, simulate, held(config.sections, config.pipeline), progress)
+
+
+def simulate_step_config(config: Config, progress: Progress | None = None) -> Step:
+    """Return the whole step that a config describes: its replicas, reductions, optimizer.
+
+    Raises
+    ------
+    ConfigError, DeadlockError, MemoryLimitError
+        As `simulate_config` does, and if the schedule has no end of a step.
+    """
+    training = config.training or Training()
+    step = partial(simulate_step, training=training)
+    return _simulated(config, step, config.pipeline, progress)
+
+
+def run_options(sections: Sections) -> dict[str, Any]:
+    """Return what the section [run] says of the way to run, as `simulate` takes it."""
+    names = ("engine", "protocol", "queue_capacity", "eager_limit_bytes", "memory_limit")
+    return {name: getattr(sections.run, name) for name in names}
+
+
+def _simulated(
+    config: Config, how: Callable[..., T], pipe: Pipeline, progress: Progress | None
+) -> T:
+    options = run_options(config.sections)
     try:
-        return simulate(
-            config.pipeline,
-            config.schedule,
-            engine=section.engine,
-            protocol=section.protocol,
-            queue_capacity=section.queue_capacity,
-            eager_limit_bytes=section.eager_limit_bytes,
-            progress=progress,
-        )
-    except DeadlockError:
+        return how(pipe, config.schedule, progress=progress, **options)
+    except (DeadlockError, MemoryLimitError):
         raise
     except (PipesimError, ValueError) as error:
         raise ConfigError(config.name, [f"run.schedule: {error}"]) from None

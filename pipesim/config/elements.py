@@ -6,7 +6,7 @@ from typing import Any
 from pipesim.checks import is_number
 from pipesim.io.config_file import Document
 
-_ELEMENT = re.compile(r"(stages|devices|links)\.(\w+)\[\d+\]")
+_ELEMENT = re.compile(r"(stages|devices|links|training)\.(\w+)\[\d+\]")
 _DEFAULTS = {
     "devices.speed": 1.0,
     "devices.overhead_ms": 0.0,
@@ -14,14 +14,16 @@ _DEFAULTS = {
     "stages.stash_bytes": 0,
     "stages.param_bytes": 0,
     "stages.output_bytes": 0,
+    "training.optimizer_ms": 0.0,
+    "training.speed": 1.0,
 }
 
 
 def spread_out(document: Document, key: str) -> Document:
     """Return a document in which the value that a key is an element of is a list.
 
-    A number that holds for all stages, ranks or boundaries is written out once for each, if the
-    document says how many there are; so is the default of a key that is not there.
+    A number that holds for all stages, ranks, boundaries or replicas is written out once for
+    each, if the document says how many there are; so is the default of a key that is not there.
 
     Examples
     --------
@@ -36,14 +38,20 @@ def spread_out(document: Document, key: str) -> Document:
     if not isinstance(table, dict):
         return document
     value = table.get(name, _DEFAULTS.get(f"{section}.{name}"))
-    count = _count(document, section)
+    count = _count(document, "replicas" if match[0].startswith("training.speed") else section)
     if not is_number(value) or count is None:
         return document
     return document | {section: table | {name: [value] * count}}
 
 
 def _count(document: Document, section: str) -> int | None:
-    """Return how many stages, ranks or boundaries a document has; None if it does not say."""
+    """Return how many values a section has: of its stages, ranks, boundaries or replicas.
+
+    None if the document does not say.
+    """
+    if section == "replicas":
+        training = document.get("training")
+        return _whole(training.get("replicas")) if isinstance(training, dict) else None
     stages, devices = (document.get(name) for name in ("stages", "devices"))
     ranks = _whole(devices.get("ranks")) if isinstance(devices, dict) else None
     if not isinstance(stages, dict):

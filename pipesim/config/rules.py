@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from pipesim.config.sections import RunSection, Sections, StagesSection
+from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
 from pipesim.io.files import is_schedule_file
 from pipesim.lowering import PROTOCOLS
@@ -89,7 +90,7 @@ def _strange_run(sections: Sections, own_schedule: bool) -> Iterator[str]:
     if not isinstance(run, RunSection):
         return
     from_file = is_schedule_file(run.schedule)
-    if run.microbatches is None and not from_file:
+    if run.microbatches is None and not from_file and sections.batch is None:
         yield "run.microbatches: missing, but required"
     if run.options and from_file and own_schedule:
         yield f"run.options: {run.schedule} is a schedule file and takes no options"
@@ -166,6 +167,7 @@ def _lengths(sections: Sections, count: int) -> Iterator[str]:
         value = getattr(sections.links, key, None)
         if length(value) not in (None, count - 1):
             yield f"links.{key}: {length(value)} values for {count - 1} stage boundaries"
+    yield from training_faults(sections, count, ranks)
     yield from _row_lengths(_good(sections.run, "microbatches"), lists)
 
 

@@ -14,16 +14,21 @@ from pipesim.config.values import (
     Amounts,
     Axes,
     Bad,
+    Bandwidth,
     Bandwidths,
     Costs,
     Count,
     Counts,
+    Flag,
     Latencies,
+    Rate,
     SignedSizes,
     Size,
     Sizes,
+    SpeedRows,
     Speeds,
     Text,
+    Zero,
     is_none,
 )
 
@@ -44,6 +49,7 @@ class RunSection:
     protocol: Text = Text("eager")
     queue_capacity: Count | None = None
     eager_limit_bytes: Size | None = None
+    memory_limit: Flag = Flag(True)  # whether devices.memory_bytes is the most a rank may hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,32 @@ class LinksSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSection:
+    """How it is trained: fields of `Training`."""
+
+    replicas: Count | None = None  # by default 1, or what the section [batch] makes it
+    zero: Zero = Zero(0)
+    bytes_per_param: Rate = Rate(2.0)
+    grad_bytes_per_param: Amount = Amount(2.0)
+    optimizer_bytes_per_param: Amount = Amount(12.0)
+    latency_ms: Amount = Amount(0.0)
+    bandwidth_gb_s: Bandwidth | None = None
+    overlap: Flag = Flag(True)
+    optimizer_ms: Amounts = Amounts(0.0)
+    tied_bytes: Size = Size(0)
+    barrier: Flag = Flag(True)
+    speed: SpeedRows = SpeedRows(1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSection:
+    """How many samples make a step."""
+
+    global_size: Count | None = None
+    microbatch_size: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSection:
     """Which keys to vary, and how they go together."""
 
@@ -111,6 +143,8 @@ class Sections:
     layers: LayersSection | None = None
     devices: DevicesSection = field(default_factory=DevicesSection)
     links: LinksSection = field(default_factory=LinksSection)
+    training: TrainingSection | None = None
+    batch: BatchSection | None = None
     sweep: SweepSection | None = None
     title: Text = Text("")
     source: Text = Text("")
@@ -140,9 +174,8 @@ def _converter() -> "Converter":
     for value_type, hook in HOOKS.items():
         converter.register_structure_hook_func(_is_for(value_type), hook)
         converter.register_structure_hook_func(_is_for(value_type | None), _or_none(hook))
-    for section in (RunSection, StagesSection, LayersSection, DevicesSection, LinksSection):
+    for section in SECTIONS.values():
         converter.register_structure_hook(section, _if_table(converter, section))
-    converter.register_structure_hook(SweepSection, _if_table(converter, SweepSection))
     return converter
 
 
@@ -196,11 +229,13 @@ def join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-SECTIONS = {
+SECTIONS: dict[str, type] = {
     "run": RunSection,
     "stages": StagesSection,
     "layers": LayersSection,
     "devices": DevicesSection,
     "links": LinksSection,
+    "training": TrainingSection,
+    "batch": BatchSection,
     "sweep": SweepSection,
 }

@@ -16,12 +16,17 @@ Count = NewType("Count", int)  # a whole number of at least 1
 Counts = NewType("Counts", object)  # a split: whole numbers of at least 0, or a method's name
 Costs = NewType("Costs", object)  # a number, one a stage, or a row a stage
 Amount = NewType("Amount", float)  # a number of at least 0
+Flag = NewType("Flag", bool)
+Zero = NewType("Zero", int)  # what replicas split among them: 0, 1, 2 or 3
 Amounts = NewType("Amounts", object)  # a number of at least 0, or a list of them
+Rate = NewType("Rate", float)  # a number above 0
 Speeds = NewType("Speeds", object)  # a number above 0, or a list of them
+SpeedRows = NewType("SpeedRows", object)  # or a list of lists of them
 Size = NewType("Size", int)  # a whole number of at least 0
 Sizes = NewType("Sizes", object)  # a whole number of at least 0, or a list of them
 SignedSizes = NewType("SignedSizes", object)  # whole numbers that may be negative
 Latencies = NewType("Latencies", object)  # amounts, or a table by rank pair
+Bandwidth = NewType("Bandwidth", float)  # a number above 0, or none
 Bandwidths = NewType("Bandwidths", object)  # numbers above 0 or none, or a table by rank pair
 Text = NewType("Text", str)
 Axes = NewType("Axes", object)  # a table, key -> values; read as a list of axes
@@ -74,6 +79,8 @@ BANDWIDTH = (
     lambda v: is_none(v) or (is_number(v) and v >= LEAST_RATE),
     "a number of at least 10^-9, or none",
 )
+FLAG = (lambda v: isinstance(v, bool), "true or false")
+ZERO = (lambda v: _is_whole(v) and 0 <= v <= 3, "0, 1, 2 or 3")
 TEXT = (lambda v: isinstance(v, str), "a text in quotes")
 
 Kind = tuple[Callable[[Any], bool], str]
@@ -115,7 +122,7 @@ def _walk(value: Any, kind: Kind, depth: int, place: str, faults: Faults) -> Any
     if not value:
         faults.append((place, "is an empty list"))
     elif len({isinstance(item, list) for item in value}) > 1:
-        faults.append((place, "mixes numbers and lists; give one number a stage, or one row"))
+        faults.append((place, "mixes numbers and lists; give numbers only, or rows only"))
     elif isinstance(value[0], list) and len(lengths := {len(row) for row in value}) > 1:
         faults.append((place, f"has rows of different lengths: {sorted(lengths)}"))
     items = enumerate(value)
@@ -171,11 +178,16 @@ HOOKS: dict[Any, Hook] = {
     Costs: _one_or_each(AMOUNT, depth=2),
     Amount: _one(AMOUNT),
     Amounts: _one_or_each(AMOUNT),
+    Rate: _one(POSITIVE),
     Speeds: _one_or_each(POSITIVE),
+    SpeedRows: _one_or_each(POSITIVE, depth=2),
+    Flag: _one(FLAG),
+    Zero: _one(ZERO),
     Size: _one(SIZE),
     Sizes: _one_or_each(SIZE),
     SignedSizes: _one_or_each(SIGNED),
     Latencies: _by_pair(AMOUNT),
+    Bandwidth: _one(BANDWIDTH),
     Bandwidths: _by_pair(BANDWIDTH),
     Text: _one(TEXT),
     Axes: _hook(_axes),

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.arrays import IntArray
 from pipesim.batch import CostVariants, cost_fields
 from pipesim.layers import LayerProfile
-from pipesim.memory import param_bytes, peak_stash_bytes
+from pipesim.memory_limit import ops_over_limit
 from pipesim.pipeline import Pipeline
 from pipesim.run import Run
 from pipesim.schedule import Schedule
@@ -69,29 +69,17 @@ def _with_rebuilding(profile: LayerProfile) -> LayerProfile:
     return replace(profile, **whole, recompute_ms=None)
 
 
-def held_bytes(
-    schedule: Schedule, pipe: Pipeline, training: Training | None = None
-) -> tuple[int, ...]:
-    """Return the most bytes that each rank holds: stash, parameters, and what goes with them.
-
-    With a `training` the gradients and the optimizer's state count, too; without one what the
-    stages say of them. What a rank rebuilds counts at its largest, whenever that is.
-    """
-    pipe = pipe if training is None else training.holding(pipe)
-    totals = np.add(peak_stash_bytes(schedule, pipe), param_bytes(schedule, pipe))
-    rebuilt = np.zeros_like(totals)
-    for rank_of in schedule.placement.table.tolist():
-        for stage, rank in zip(pipe.stages, rank_of, strict=True):
-            totals[rank] += stage.grad_bytes + stage.optimizer_bytes
-            rebuilt[rank] = max(rebuilt[rank], stage.rebuilt_bytes)
-    return tuple((totals + rebuilt).tolist())
+def split_pipeline(
+    profile: LayerProfile,
+    counts: Sequence[int],
+    training: Training | None,
+    options: Mapping[str, Any],
+) -> Pipeline:
+    """Return the pipeline of a split, with what its ranks hold under a training."""
+    pipe = profile.split(counts, **options)
+    return pipe if training is None else training.holding(pipe)
 
 
-def fits(schedule: Schedule, pipe: Pipeline, training: Training | None = None) -> bool:
+def fits(schedule: Schedule, pipe: Pipeline) -> bool:
     """Say whether every rank holds no more than its device has memory for."""
-    limits: FloatArray = np.array(
-        [np.inf if d.memory_bytes is None else d.memory_bytes for d in pipe.devices]
-    )
-    if np.isinf(limits).all():
-        return True
-    return bool((np.array(held_bytes(schedule, pipe, training)) <= limits).all())
+    return not ops_over_limit(schedule, pipe)

@@ -10,7 +10,7 @@ from pipesim.lower_bound import makespan_bound
 from pipesim.partitioning.loads import check_enough
 from pipesim.partitioning.min_max import compositions
 from pipesim.pipeline import Pipeline
-from pipesim.planning.candidates import TIE, BestSplit, fits
+from pipesim.planning.candidates import TIE, BestSplit, fits, split_pipeline
 from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
@@ -74,7 +74,7 @@ def best_split(
         )
 
     def pipeline(counts: tuple[int, ...]) -> Pipeline:
-        return profile.split(counts, **pipeline_options)
+        return split_pipeline(profile, counts, training, pipeline_options)
 
     candidates = list(compositions(len(profile), stages))
     order = resolve_schedule(pipeline(candidates[0]), schedule, microbatches, options)
@@ -90,7 +90,7 @@ def best_split(
             break
         pipe = pipeline(candidates[number])
         own = order.made_for(pipe)
-        if not fits(own, pipe, training):
+        if not fits(own, pipe):
             continue
         run = simulate(pipe, own, engine="replay")
         shortest = min(shortest, run.makespan)

@@ -12,7 +12,7 @@ from pipesim.layers import LayerProfile
 from pipesim.partitioning import fair_split
 from pipesim.partitioning.min_max import moves
 from pipesim.pipeline import Pipeline
-from pipesim.planning.candidates import TIE, BestSplit, fits, split_pipelines
+from pipesim.planning.candidates import TIE, BestSplit, fits, split_pipeline, split_pipelines
 from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
@@ -76,7 +76,7 @@ def refine_split(
     """
 
     def pipeline(counts: Sequence[int]) -> Pipeline:
-        return profile.split(counts, **pipeline_options)
+        return split_pipeline(profile, counts, training, pipeline_options)
 
     how: dict[str, Any] = {
         "protocol": protocol,
@@ -102,7 +102,7 @@ def refine_split(
 
     def allowed(counts: Sequence[int]) -> bool:
         pipe = pipeline(counts)
-        return fits(order.made_for(pipe), pipe, training)
+        return fits(order.made_for(pipe), pipe)
 
     def walk(start: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         best = float(times_of(np.array([start]))[0]), start

@@ -7,6 +7,7 @@ from pipesim.plot.bubble_curve import bubble, lines
 from pipesim.plot.gantt_chart import gantt
 from pipesim.plot.heat import heat_map
 from pipesim.plot.memory_curve import in_flight
+from pipesim.plot.rank_memory import memory
 from pipesim.plot.style import save
 
-__all__ = ["bubble", "gantt", "heat_map", "in_flight", "lines", "save"]
+__all__ = ["bubble", "gantt", "heat_map", "in_flight", "lines", "memory", "save"]

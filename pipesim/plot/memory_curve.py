@@ -5,6 +5,7 @@ from matplotlib.axes import Axes
 
 from pipesim.plot.style import KIND_COLOURS, new_axes
 from pipesim.run import Run
+from pipesim.text_table import size_text
 
 UNITS = {"microbatches": "in_flight", "bytes": "stash_bytes"}
 
@@ -59,7 +60,7 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
         ax.text(
             1.005,
             base - 0.42,
-            str(rows[column].max()) if unit == "microbatches" else _bytes(rows[column].max()),
+            str(rows[column].max()) if unit == "microbatches" else size_text(rows[column].max()),
             transform=ax.get_yaxis_transform(),
             va="center",
             fontsize=9 if stages <= 16 else 7,
@@ -74,11 +75,3 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     return ax
-
-
-def _bytes(count: int) -> str:
-    """Return a number of bytes in the unit that suits it."""
-    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        if count >= 10**power:
-            return f"{count / 10**power:.4g} {unit}"
-    return f"{count} B"

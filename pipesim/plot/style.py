@@ -31,6 +31,12 @@ IDLE_STYLES = {  # cause -> face, hatch, words
     "queue_full": ("white", "xxxx", "queue full"),
     "drain": ("white", "----", "drain"),
 }
+MEMORY_STYLES = {  # what it is -> face, words; from below, the darkest first
+    "params": ("#0b3d66", "parameters"),
+    "grads": ("#b5561f", "gradients"),
+    "optimizer": ("#d9b23a", "optimizer"),
+    "activations": ("#d9edf9", "activations"),
+}
 HATCH_COLOUR = "#b0b0b0"
 END_STYLES = {  # kind -> face, hatch, words
     "REDUCE": ("#d9c2ea", "||||", "gradients reduced"),

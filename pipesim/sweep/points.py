@@ -197,6 +197,7 @@ def _way(config: Config) -> Any:
         run.protocol,
         run.queue_capacity,
         run.eager_limit_bytes,
+        run.memory_limit,
     )
 
 
@@ -214,7 +215,11 @@ def structural(key: str) -> bool:
         "devices.speed",
         "devices.overhead_ms",
         "devices.memory_bytes",
+        "training.",
         "title",
         "source",
     )
-    return not key.startswith((*free, f"{IMBALANCE}.")) or key == "stages.count"
+    return not key.startswith((*free, f"{IMBALANCE}.")) or key in (
+        "stages.count",
+        "training.replicas",  # with a section [batch], the number of micro-batches
+    )

@@ -80,6 +80,7 @@ def _batch_rows(batch: Batch) -> dict[int, Row]:
             protocol=section.protocol,
             queue_capacity=section.queue_capacity,
             eager_limit_bytes=section.eager_limit_bytes,
+            memory_limit=section.memory_limit,
         )
     except FAULTS as error:
         if len(batch.numbers) == 1:
