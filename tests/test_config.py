@@ -504,7 +504,7 @@ def test_all_keys_of_training():
         "speed": tuple(map(tuple, TRAINING["speed"])),
     }
     assert config.training == ps.Training(**expected)
-    stage = config.pipeline.stages[0]
+    stage = ps.simulate_config(config).pipeline.stages[0]
     # 500 parameters: gradients of 4 bytes each, 12 bytes of optimizer each over 4 replicas.
     assert (stage.param_bytes, stage.grad_bytes, stage.optimizer_bytes) == (1000, 2000, 1500)
     assert ps.simulate_config(config).peak_memory == (4500,) * 4

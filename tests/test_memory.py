@@ -264,5 +264,5 @@ def test_the_best_split_is_one_that_fits():
     assert ps.best_split(profile, 2, "1f1b", 8).counts == (4, 3)
     best = ps.best_split(profile, 2, "1f1b", 8, memory_bytes=60)
     assert (best.counts, best.run.makespan, best.run.peak_memory) == ((3, 4), 105, (60, 40))
-    with pytest.raises(ps.MemoryLimitError):
+    with pytest.raises(ValueError, match="the least that any split needs is 50 bytes"):
         ps.best_split(profile, 2, "1f1b", 8, memory_bytes=19)

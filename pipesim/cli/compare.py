@@ -6,16 +6,18 @@ from pathlib import Path
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, to_json, write_gantt
 from pipesim.config import override, parse_pipeline, run_options
-from pipesim.config.training import held
+from pipesim.config.training import held, training_of
 from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
 from pipesim.io.config_file import Document, read_document
 from pipesim.io.files import FIGURE_ENDINGS, is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
+from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES, Family
+from pipesim.step import simulate_step, without_end
 from pipesim.text_table import text_table
 
 
@@ -37,7 +39,7 @@ def compare(arguments: Namespace) -> None:
     document = override(read_document(arguments.config), arguments.config, overrides)
     if isinstance(document.get("run"), dict):
         document["run"].setdefault("schedule", names[0])
-    runs, unfit, wanted = _run_each(document, arguments.config, chosen)
+    runs, unfit, wanted, ends = _run_each(document, arguments.config, chosen)
     if not runs:
         for error in unfit.values():
             if isinstance(error, DeadlockError | MemoryLimitError):
@@ -45,15 +47,19 @@ def compare(arguments: Namespace) -> None:
         faults = dict.fromkeys(f"run.schedule: {_reason(error)}" for error in unfit.values())
         raise ConfigError(arguments.config, list(faults))
     microbatches = wanted or runs[0].schedule.microbatches
-    runs.sort(key=lambda result: _rank(result, microbatches))
+    steps = {r.schedule.name: _of_a_batch(r.makespan, r, microbatches) for r in runs}
+    steps = {name: step + ends.get(name, 0.0) for name, step in steps.items()}
+    runs.sort(key=lambda result: _rank(result, steps))
     if arguments.gantt:
         write_gantt(runs, arguments.gantt)
     if arguments.json:
         does_not_fit = [{"schedule": n, "reason": _reason(e)} for n, e in unfit.items()]
-        rows = [{**r.summary(), "step_ms": _step(r, microbatches)} for r in runs]
+        rows = [{**r.summary(), "step_ms": steps[r.schedule.name]} for r in runs]
         print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
         return
-    print(_comparison(runs, microbatches))
+    print(_comparison(runs, microbatches, steps))
+    if ends:
+        print("step: with the reductions and the optimizer of [training]")
     alone = [r.schedule.name for r in runs if r.schedule.kinds == {Kind.F}]
     if alone and len(alone) < len(runs):
         print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")
@@ -64,40 +70,44 @@ def compare(arguments: Namespace) -> None:
 
 def _run_each(
     document: Document, path: str, chosen: dict[str, str | Schedule]
-) -> tuple[list[Run], dict[str, Exception], int | None]:
-    """Return the runs of the schedules that fit a config, why the others do not, and m.
+) -> tuple[list[Run], dict[str, Exception], int | None, dict[str, float]]:
+    """Return the runs of the schedules that fit a config, why the others do not, m, and ends.
 
-    m is None if the costs of micro-batches say it.
+    m is None if the costs of micro-batches say it. Of several replicas it is the slowest one's
+    run; the ends of the steps [ms] are what reductions and optimizer add, by schedule.
 
     Each is given by its name, and from a file as a Schedule.
     Where a schedule takes fewer stages a rank than the config has, neighbouring ones are merged.
     Of the options in the config each gets those that it has.
     """
-    sections, whole = parse_pipeline(document, path, Path(path).parent, list(chosen))
-    pipe = held(sections, whole)
+    sections, pipe = parse_pipeline(document, path, Path(path).parent, list(chosen))
+    training = training_of(sections)
     # A config may leave m to a schedule file, which then all others follow.
     batches = (s.microbatches for s in chosen.values() if isinstance(s, Schedule))
     microbatches = sections.run.microbatches or next(batches, None)
     runs: list[Run] = []
     unfit: dict[str, Exception] = {}
+    ends: dict[str, float] = {}
     for name, schedule in chosen.items():
         family = FAMILIES.get(name)
         own = {} if family is None else family.options
         try:
             with ProgressBar("op") as progress:
-                result = simulate(
-                    pipe if family is None else _regrouped(pipe, family),
-                    schedule,
-                    microbatches,
-                    **run_options(sections),
-                    options={k: v for k, v in sections.run.options.items() if k in own},
-                    progress=progress,
-                )
+                fitting = pipe if family is None else _regrouped(pipe, family)
+                options = {k: v for k, v in sections.run.options.items() if k in own}
+                order = resolve_schedule(fitting, schedule, microbatches, options)
+                how = run_options(sections) | {"progress": progress}
+                if training is None or without_end(order) is not None:
+                    result = simulate(held(sections, fitting), order, **how)
+                else:
+                    step = simulate_step(fitting, order, training=training, **how)
+                    result = step.runs[step.slowest_replica]
+                    ends[order.name] = step.step_ms - step.makespan
         except (DeadlockError, MemoryLimitError, ScheduleError, ValueError) as error:
             unfit[name] = error
         else:
             runs.append(result)
-    return runs, unfit, microbatches
+    return runs, unfit, microbatches, ends
 
 
 def _reason(error: Exception) -> str:
@@ -125,22 +135,18 @@ def _of_a_batch(time: float, run: Run, microbatches: int) -> float:
     return time * microbatches / run.schedule.microbatches
 
 
-def _step(run: Run, microbatches: int) -> float:
-    return _of_a_batch(run.makespan, run, microbatches)
-
-
-def _rank(run: Run, microbatches: int) -> tuple[bool, float, int, float]:
+def _rank(run: Run, steps: dict[str, float]) -> tuple[bool, float, int, float]:
     """Return what runs are sorted by: the time of a batch, then memory.
 
     What runs forwards only is no rival of the others and comes last.
     """
-    step = float(f"{_step(run, microbatches):.9g}")  # rounding makes no winner
+    step = float(f"{steps[run.schedule.name]:.9g}")  # rounding makes no winner
     return run.schedule.kinds == {Kind.F}, step, max(run.ranks.peak_stash_bytes), _held(run)
 
 
-def _comparison(runs: list[Run], microbatches: int) -> str:
+def _comparison(runs: list[Run], microbatches: int, step_of: dict[str, float]) -> str:
     bounds = [_of_a_batch(r.lower_bound, r, microbatches) for r in runs]
-    steps = [_step(r, microbatches) for r in runs]
+    steps = [step_of[r.schedule.name] for r in runs]
     stash = [max(r.ranks.peak_stash_bytes) for r in runs]
     memory = [max(r.peak_memory) for r in runs]
     columns = {

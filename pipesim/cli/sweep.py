@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
 from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
-from pipesim.sweep import METRICS, sweep_axes, sweep_config
+from pipesim.sweep import NUMBERS, sweep_axes, sweep_config
 from pipesim.sweep.imbalance import DRAW
 from pipesim.sweep.journal import journal_path
 
@@ -22,8 +22,8 @@ def sweep(arguments: Namespace) -> None:
     """Run a config for every combination of its axes, print the table, write it and plot it."""
     check_output("--csv", arguments.csv, TABLE_ENDINGS)
     check_output("--plot", arguments.plot, FIGURE_ENDINGS)
-    if arguments.y not in METRICS:
-        raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(METRICS)}")
+    if arguments.y not in NUMBERS:
+        raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(NUMBERS)}")
     if arguments.resume and not arguments.csv:
         raise ValueError("--resume: needs --csv, the file that the sweep was to write")
     overrides = dict(map(assignment, arguments.set))
@@ -74,7 +74,9 @@ def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None
         plain = plain.replace({float("inf"): "inf", float("-inf"): "-inf"})
         print(to_json(plain.to_dict(orient="records")))
         return
-    columns = [*axes, *METRICS[:3], "closed_form_bubble_fraction"]
+    columns = [*axes, *NUMBERS[:3], "closed_form_bubble_fraction"]
+    if not table.step_ms.equals(table.makespan_ms):
+        columns.append("step_ms")
     if table.error.notna().any():
         columns.append("error")
         table = table.assign(error=table.error.fillna("-").map(_cut))
@@ -103,7 +105,7 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
     mode = table.attrs["mode"]
     axes = axes or [key for key in table.attrs["axes"] if key != DRAW]
     if DRAW in table:
-        table = table.groupby(axes, sort=False)[list(METRICS)].mean().reset_index()
+        table = table.groupby(axes, sort=False)[list(NUMBERS)].mean().reset_index()
     numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
     x = arguments.x or next(iter(numbers or axes))
     if arguments.heat:

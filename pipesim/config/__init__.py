@@ -171,11 +171,12 @@ def parse_pipeline(
     faults += contradictions(sections, schedules)
     if faults:
         raise ConfigError(name, faults)
+    pipeline = _pipeline(sections, name, directory)
     try:
-        training_of(sections)
+        held(sections, pipeline)  # what ranks hold must be amounts, too
     except ValueError as error:
         raise ConfigError(name, [f"training: {error}"]) from None
-    return sections, _pipeline(sections, name, directory)
+    return sections, pipeline
 
 
 def parse_sweep(document: Document, name: str) -> SweepSection:

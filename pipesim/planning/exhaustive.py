@@ -7,6 +7,7 @@ import numpy as np
 
 from pipesim.layers import LayerProfile
 from pipesim.lower_bound import makespan_bound
+from pipesim.partitioning import fair_split
 from pipesim.partitioning.loads import check_enough
 from pipesim.partitioning.min_max import compositions
 from pipesim.pipeline import Pipeline
@@ -97,10 +98,11 @@ def best_split(
         slowest = float(run.rank_times.busy.max())
         finished.append((run.makespan, slowest, number))
     if not finished:
-        raise ValueError(
-            f"none of the {splits:,} splits keeps every rank within its memory; "
-            f"partition(profile, {stages}, memory_bytes=..., in_flight=...) says what is needed"
-        )
+        peaks = [peak / order.slices for peak in order.peak_in_flight_by_stage()]
+        devices = pipeline(candidates[0]).devices
+        # It says what would be needed.
+        fair_split(profile, order.placement, devices, in_flight=peaks, training=training)
+        raise ValueError(f"none of the {splits:,} splits keeps every rank within its memory")
     tied = [entry for entry in finished if entry[0] <= shortest * (1 + TIE)]
     least = min(slowest for _, slowest, _ in tied)
     winner = min(number for _, slowest, number in tied if slowest <= least * (1 + TIE))

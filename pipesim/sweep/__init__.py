@@ -7,19 +7,18 @@ from contextlib import closing
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from pipesim.batch import METRICS
 from pipesim.errors import ConfigError
 from pipesim.io.table_file import check_table_file, write_table
 from pipesim.progress import Progress
 from pipesim.sweep.backends import check_backend, run_blocks
 from pipesim.sweep.journal import add_rows, journal_path, open_journal
-from pipesim.sweep.rows import ERROR, Row, blocks, make_table
+from pipesim.sweep.rows import ERROR, NUMBERS, Row, blocks, make_table
 from pipesim.sweep.study import Point, Study, read_study
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["METRICS", "sweep_axes", "sweep_config"]
+__all__ = ["NUMBERS", "sweep_axes", "sweep_config"]
 
 
 def sweep_config(
@@ -37,8 +36,9 @@ def sweep_config(
 
     Columns: `schedule`, `ranks`, `microbatches`, one column an axis under its key (a list as
     text), the numbers of the run as in `Run.summary`, among them `makespan_ms`, `inflation`,
-    `bubble_fraction` and `closed_form_bubble_fraction`, and `error`: a point that cannot be run
-    has no numbers, and says why. The keys of the axes and the mode are in `table.attrs`. The
+    `bubble_fraction` and `closed_form_bubble_fraction`; `step_ms`, the makespan with what a
+    section [training] adds; and `error`: a point that cannot be run has no numbers, and says
+    why. The keys of the axes and the mode are in `table.attrs`. The
     rows are the same, to the bit, however a sweep is run and whether or not it was interrupted.
 
     Parameters

@@ -197,6 +197,7 @@ def _way(config: Config) -> Any:
         run.protocol,
         run.queue_capacity,
         run.eager_limit_bytes,
+        config.training,
         run.memory_limit,
     )
 

@@ -2,11 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipesim.batch import METRICS, simulate_many
+import numpy as np
+
+from pipesim.arrays import FloatArray
+from pipesim.batch import METRICS, CostVariants, simulate_many
+from pipesim.config import run_options
 from pipesim.errors import ConfigError
+from pipesim.pipeline import Pipeline
+from pipesim.step import simulate_step, without_end
 from pipesim.sweep.points import FAULTS, Batch, Reader, structural
 from pipesim.sweep.study import Point, Study
 
@@ -18,7 +25,8 @@ Row: TypeAlias = list[Any]
 
 HEAD = ("schedule", "ranks", "microbatches")
 ERROR = "error"
-RESULTS = (*HEAD, *METRICS, ERROR)
+NUMBERS = (*METRICS, "step_ms")
+RESULTS = (*HEAD, *NUMBERS, ERROR)
 BLOCK = 256  # points that are run together at most: what is lost when a sweep is interrupted
 
 
@@ -72,16 +80,11 @@ def _batch_rows(batch: Batch) -> dict[int, Row]:
     """Return the rows of a batch by number; each by itself, if together they fail."""
     if not batch.numbers:
         return {}
-    section, schedule = batch.config.sections.run, batch.config.schedule
+    schedule, how = batch.config.schedule, run_options(batch.config.sections)
+    del how["engine"]  # simulate_many has its own
     try:
-        columns = simulate_many(
-            schedule,
-            batch.pipelines,
-            protocol=section.protocol,
-            queue_capacity=section.queue_capacity,
-            eager_limit_bytes=section.eager_limit_bytes,
-            memory_limit=section.memory_limit,
-        )
+        columns = simulate_many(schedule, _held(batch), **how)
+        columns["step_ms"] = _step_times(batch, columns["makespan_ms"], how)
     except FAULTS as error:
         if len(batch.numbers) == 1:
             return {batch.numbers[0]: _faulty(error)}
@@ -91,11 +94,32 @@ def _batch_rows(batch: Batch) -> dict[int, Row]:
             rows |= _batch_rows(Batch([number], batch.config, pipelines))
         return rows
     head = [schedule.name, schedule.ranks, schedule.microbatches]
-    numbers = zip(*(columns[name].tolist() for name in METRICS), strict=True)
+    numbers = zip(*(columns[name].tolist() for name in NUMBERS), strict=True)
     return {
         number: [*head, *(None if isnan(x) else x for x in row), None]
         for number, row in zip(batch.numbers, numbers, strict=True)
     }
+
+
+def _held(batch: Batch) -> Sequence[Pipeline]:
+    """Return the pipelines of a batch with what their ranks hold as they are trained."""
+    training, pipelines = batch.config.training, batch.pipelines
+    if training is None:
+        return pipelines
+    if isinstance(pipelines, CostVariants):
+        return CostVariants(training.holding(pipelines.base), pipelines.costs)
+    return [training.holding(pipe) for pipe in pipelines]
+
+
+def _step_times(batch: Batch, makespan: FloatArray, how: Mapping[str, Any]) -> FloatArray:
+    """Return how long the whole steps of all replicas take, NaN where they have no end."""
+    training, schedule = batch.config.training, batch.config.schedule
+    if training is None:
+        return makespan
+    if without_end(schedule) is not None:
+        return np.full_like(makespan, np.nan)
+    step = partial(simulate_step, schedule=schedule, training=training, engine="replay", **how)
+    return np.array([step(pipe).step_ms for pipe in batch.pipelines])
 
 
 def _faulty(error: Exception) -> Row:
@@ -116,12 +140,12 @@ def make_table(study: Study, points: Sequence[Point], rows: Mapping[int, Row]) -
     for name in HEAD[1:]:
         some_missing = None in columns[name]
         columns[name] = pd.array(columns[name], dtype="Int64" if some_missing else "int64")
-    for name in METRICS:
+    for name in NUMBERS:
         columns[name] = pd.array(columns[name], dtype="float64")
     for name in (HEAD[0], ERROR):
         columns[name] = pd.Series(columns[name], dtype=object)
     first = {name: columns[name] for name in HEAD}
-    table = pd.DataFrame(first | varied | {name: columns[name] for name in (*METRICS, ERROR)})
+    table = pd.DataFrame(first | varied | {name: columns[name] for name in (*NUMBERS, ERROR)})
     table.attrs["axes"] = list(study.keys)
     table.attrs["mode"] = study.mode
     return table
