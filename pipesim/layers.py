@@ -133,7 +133,7 @@ class LayerProfile:
     def total_ms(self) -> npt.NDArray[np.float64]:
         """Return the time of one micro-batch's forward and backward of every layer [ms]."""
         total = np.zeros(len(self))
-        for name in (*COST_FIELDS.values(), "recompute_ms"):
+        for name in COST_FIELDS.values():
             if getattr(self, name) is not None:
                 total += getattr(self, name)
         return total

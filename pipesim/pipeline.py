@@ -74,7 +74,7 @@ class Pipeline:
         lengths = {
             len(cost)
             for stage in self.stages
-            for cost in (getattr(stage, name) for name in (*COST_FIELDS.values(), "recompute_ms"))
+            for cost in (getattr(stage, name) for name in COST_FIELDS.values())
             if isinstance(cost, tuple)
         }
         if len(lengths) > 1:
@@ -221,7 +221,7 @@ class Pipeline:
     def microbatches(self) -> int | None:
         """The number of micro-batches that the costs are given for; None: they fit any."""
         for stage in self.stages:
-            for name in (*COST_FIELDS.values(), "recompute_ms"):
+            for name in COST_FIELDS.values():
                 cost = getattr(stage, name)
                 if isinstance(cost, tuple):
                     return len(cost)
@@ -255,12 +255,15 @@ class Pipeline:
                 f"the costs are given for {self.microbatches}"
             )
 
-    def cost_table(self, kind: Kind, microbatches: int) -> FloatArray | None:
+    def cost_table(
+        self, kind: Kind, microbatches: int, *, rebuilt: bool = False
+    ) -> FloatArray | None:
         """Return the costs of one kind of op [ms], array (stages, micro-batches).
 
-        None if a stage does not have that cost.
+        None if a stage does not have that cost. Where it is `rebuilt` by R what F has not kept,
+        B and I take no time for that.
         """
-        costs = [stage.cost(kind) for stage in self.stages]
+        costs = [stage.cost(kind, rebuilt=rebuilt) for stage in self.stages]
         if any(cost is None for cost in costs):
             return None
         return np.stack(
@@ -320,7 +323,7 @@ class Pipeline:
             "rank": [str(rank) for rank in self.placement.rank_of],
         }
         extra = ("input_grad_frees_bytes", "overlap_ms")
-        for name in ("name", *COST_FIELDS.values(), "recompute_ms", *SIZE_FIELDS, *extra):
+        for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS, *extra):
             values = [getattr(stage, name) for stage in self.stages]
             if name == "forward_ms" or any(value not in (None, 0, "") for value in values):
                 columns[name] = [_cell(value) for value in values]

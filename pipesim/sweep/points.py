@@ -31,7 +31,9 @@ FAULTS = (PipesimError, ValueError, ArithmeticError, MemoryError)
 
 MOST_OPS = 2_000_000  # of all schedules that a reader keeps
 
-_COST = re.compile(r"stages\.((?:forward|backward|input_grad|weight_grad)_ms)(?:\[(\d+)\])?")
+_COST = re.compile(
+    r"stages\.((?:forward|backward|input_grad|weight_grad|recompute)_ms)(?:\[(\d+)\])?"
+)
 
 
 @dataclass(frozen=True, slots=True)
