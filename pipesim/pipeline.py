@@ -8,7 +8,7 @@ An op takes cost/speed + overhead_ms on its device. A message takes bytes/bandwi
 wire, one after the other, and then latency_ms more until it is there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage, me
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
+from pipesim.recomputing import recomputing_stages
 from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
 from pipesim.text_table import span_text, text_table
 
@@ -269,6 +270,49 @@ class Pipeline:
         return np.stack(
             [np.broadcast_to(np.asarray(cost, dtype=np.float64), microbatches) for cost in costs]
         )
+
+    def recompute(
+        self,
+        mode: str,
+        stages: int | Iterable[int] | None = None,
+        *,
+        time_share: float | None = None,
+        kept_share: float | None = None,
+    ) -> Self:
+        """Return the pipeline in which some stages rebuild, before the backward, what they drop.
+
+        A stage drops nothing ("none"), all but its input ("full", in the time of its forward), or
+        a part ("selective"); it rebuilds as a whole, at once. A mode takes the place of one
+        before. The input is what the stage before puts out; that of the first stage is not known
+        and taken to be as large as its own output.
+
+        Parameters
+        ----------
+        mode
+            "none", "selective" or "full".
+        stages
+            Their numbers; by default all.
+        time_share, kept_share
+            The time to rebuild as a share of the forward's, and what is kept as a share of all
+            there is to keep: "selective" needs both.
+
+        Raises
+        ------
+        ValueError
+            If the mode is unknown, there is no such stage, or a share is not from 0 to 1 or
+            missing.
+
+        Examples
+        --------
+        >>> pipe = Pipeline.from_costs(1, 2, stages=2, stash_bytes=50, output_bytes=5)
+        >>> print(pipe.recompute("full", stages=[0]))
+        pipeline: 2 stages on 2 ranks (linear)
+        stage  rank  forward_ms  backward_ms  recompute_ms  stash_bytes  rebuilt_bytes  output_bytes
+            0     0           1            2             1            5             45             5
+            1     1           1            2             0           50              0             5
+        """
+        changed = recomputing_stages(self.stages, mode, stages, time_share, kept_share)
+        return replace(self, stages=changed)
 
     def regroup(self, chunks: int) -> "Pipeline":
         """Return the pipeline with neighbouring stages merged to so many a rank.

@@ -19,10 +19,12 @@ from pipesim.config.values import (
     Count,
     Counts,
     Latencies,
+    LayerModes,
     SignedSizes,
     Size,
     Sizes,
     Speeds,
+    StageModes,
     Text,
     is_none,
 )
@@ -55,6 +57,7 @@ class StagesSection:
     input_grad_ms: Costs | None = None
     weight_grad_ms: Costs | None = None
     recompute_ms: Costs = Costs(0.0)
+    recompute: StageModes | None = None  # instead of what it rebuilds, a mode
     count: Count | None = None
     stash_bytes: Sizes = Sizes(0)
     rebuilt_bytes: Sizes = Sizes(0)
@@ -73,6 +76,7 @@ class LayersSection:
 
     file: Text = MISSING
     split: Counts = MISSING
+    recompute: LayerModes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
