@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipesim.arrays import BoolArray, Int8Array, Int32Array, IntArray
-from pipesim.ops import COMPUTE_KINDS, Kind
+from pipesim.ops import COMPUTE_KINDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +19,7 @@ class Actions:
     rank, cell
         Row and place in the row, both from 0.
     kind
-        Codes of `Kind`: F, B, I, W, SEND_F, SEND_B, RECV_F, RECV_B.
+        Codes of `Kind`: F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B.
     stage
         Of the op; of a send the stage whose output it sends, of a receive the stage whose input
         it receives.
@@ -52,7 +52,7 @@ class Actions:
     @property
     def transfers(self) -> bool:
         """Whether any of them sends or receives."""
-        return bool((self.kind > Kind.W).any())
+        return bool((~self.computes).any())
 
     @property
     def computes(self) -> BoolArray:

@@ -68,6 +68,7 @@ def split_lower_bound(
     backward_hop: npt.ArrayLike,
     rank_of: npt.ArrayLike | None = None,
     saved: npt.ArrayLike = 0.0,
+    rebuild: npt.ArrayLike = 0.0,
     alike: int = 1,
 ) -> float:
     """Return a lower bound for any order with split backwards, or with some split and some whole.
@@ -75,7 +76,8 @@ def split_lower_bound(
     The largest of: the way to a rank and all its work; the way to it, all its F and I, and the
     way back; the longest way of a micro-batch up to I on a stage, and its W there. A whole
     backward counts as an I without a W. What overlapped pairs save of their two ops' times is
-    taken off the work. Each column stands for so many micro-batches that are `alike`.
+    taken off the work. What R takes to `rebuild` is work, too, and on the last stage no micro-batch
+    gets round it. Each column stands for so many micro-batches that are `alike`.
 
     Examples
     --------
@@ -84,14 +86,15 @@ def split_lower_bound(
     """
     f, i, w = _array(forward), _array(input_grad), _array(weight_grad)
     once = _array(saved)
+    r = np.broadcast_to(_array(rebuild), f.shape)
     there, back = _array(forward_hop), _array(backward_hop)
     head, tail = _before(f, there), _before(i, back)
     way_back = _before(i[::-1], back[::-1])[::-1] + i  # from the last stage down to I of s
-    path = (f.sum(axis=0) + _total(there) + way_back + w).max()
+    path = (f.sum(axis=0) + _total(there) + r[-1] + way_back + w).max()
     return float(
         max(
-            _longest_rank(head, alike * (f + i + w - once), np.zeros_like(tail), rank_of),
-            _longest_rank(head, alike * (f + i - once), tail, rank_of),
+            _longest_rank(head, alike * (f + r + i + w - once), np.zeros_like(tail), rank_of),
+            _longest_rank(head, alike * (f + r + i - once), tail, rank_of),
             path,
         )
     )

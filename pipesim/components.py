@@ -22,6 +22,7 @@ COST_FIELDS = {
     Kind.B: "backward_ms",
     Kind.I: "input_grad_ms",
     Kind.W: "weight_grad_ms",
+    Kind.R: "recompute_ms",
 }
 SIZE_FIELDS = (
     "stash_bytes",
@@ -46,11 +47,12 @@ class Stage:
     input_grad_ms, weight_grad_ms
         Instead of `backward_ms`, its two parts I and W [ms]; B then takes their sum.
     recompute_ms
-        Time to rebuild, before B or I, what F has not kept [ms]: it adds to them.
+        Time to rebuild, before B or I, what F has not kept [ms]: it adds to them, or is what R
+        takes in a schedule with such ops.
     stash_bytes
         What one micro-batch keeps from its F until its backward has ended.
     rebuilt_bytes
-        What is rebuilt, held beside the stash while B or I runs.
+        What is rebuilt, held beside the stash while B or I runs, or from R on.
     param_bytes, grad_bytes, optimizer_bytes
         Parameters of the stage, their gradients, the state of the optimizer: what its rank holds
         of them all the time.
@@ -87,7 +89,7 @@ class Stage:
     name: str = ""
 
     def __post_init__(self) -> None:
-        for cost_field in (*COST_FIELDS.values(), "recompute_ms"):
+        for cost_field in COST_FIELDS.values():
             cost = getattr(self, cost_field)
             for value in cost if isinstance(cost, tuple) else (cost,):
                 if value is not None:
@@ -101,18 +103,19 @@ class Stage:
             check_size(size_field, getattr(self, size_field))
         check_backward(self.backward_ms, self.input_grad_ms, self.weight_grad_ms)
 
-    def cost(self, kind: Kind) -> FloatArray | None:
+    def cost(self, kind: Kind, *, rebuilt: bool = False) -> FloatArray | None:
         """Return the cost of one kind of op [ms], array () or (m,); None if it is not given.
 
-        B is the sum of I and W where these are given; B and I take the time to rebuild, too.
+        B is the sum of I and W where these are given; B and I take the time to rebuild, too, if
+        it has not been `rebuilt` by R.
         """
         if kind == Kind.B and self.input_grad_ms is not None:
-            parts = [np.asarray(self.cost(part)) for part in (Kind.I, Kind.W)]
+            parts = [np.asarray(self.cost(part, rebuilt=rebuilt)) for part in (Kind.I, Kind.W)]
             return np.asarray(parts[0] + parts[1], dtype=np.float64)
         cost = getattr(self, COST_FIELDS[kind])
         if cost is None:
             return None
-        rebuilding = self.recompute_ms if kind in (Kind.B, Kind.I) else 0.0
+        rebuilding = self.recompute_ms if kind in (Kind.B, Kind.I) and not rebuilt else 0.0
         return np.asarray(np.asarray(cost) + np.asarray(rebuilding), dtype=np.float64)
 
 
@@ -230,7 +233,7 @@ def merged_stage(stages: Sequence[Stage], first: int) -> Stage:
 
     names = [stage.name or str(first + place) for place, stage in enumerate(stages)]
     sizes = [name for name in SIZE_FIELDS if name not in ("rebuilt_bytes", "output_bytes")]
-    more = ("recompute_ms", "input_grad_frees_bytes", "overlap_ms")
+    more = ("input_grad_frees_bytes", "overlap_ms")
     return Stage(
         **{name: total(name) for name in (*COST_FIELDS.values(), *sizes, *more)},
         rebuilt_bytes=max(stage.rebuilt_bytes for stage in stages),

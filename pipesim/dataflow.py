@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def op_numbers(schedule: "Schedule") -> Int32Array:
     """Return the number of every op, array (kinds, stages, units), -1 where none is.
 
-    Its first axis goes F, B, I, W; a unit is a micro-batch, or a slice of it.
+    Its first axis goes F, B, I, W, R; a unit is a micro-batch, or a slice of it.
     """
     units = schedule.microbatches * schedule.slices
     numbers = np.full((len(COMPUTE_KINDS), schedule.stages, units), -1, dtype=np.int32)
@@ -46,7 +46,7 @@ def producers(schedule: "Schedule") -> Int32Array:
 def local_inputs(schedule: "Schedule") -> Int32Array:
     """Return for every op the number of the op of its own stage that must come first.
 
-    B and I need the stage's own F, W needs I; -1 for F.
+    B and I need the stage's own F, or R where there is one, R needs F, W needs I; -1 for F.
     """
     return _flows(schedule)["local_inputs"]
 
@@ -67,7 +67,9 @@ def _flows(schedule: "Schedule") -> dict[str, Int32Array]:
         source[taken_by[passing]] = passing
         needed = taken
         needed[Kind.F] = -1
-        needed[Kind.B] = needed[Kind.I] = numbers[Kind.F]
+        needed[Kind.R] = numbers[Kind.F]
+        rebuilt = numbers[Kind.R]
+        needed[Kind.B] = needed[Kind.I] = np.where(rebuilt >= 0, rebuilt, numbers[Kind.F])
         needed[Kind.W] = numbers[Kind.I]
         keep_flows(schedule, taken_by, source, needed[where])
     return schedule.kept

@@ -16,27 +16,31 @@ def check_and_connect(
 ) -> tuple[bool, Int32Array, Int32Array, Int32Array]:
     """Return whether an order is right; its consumers, producers and local inputs, arrays (ops,).
 
-    What is right: every op within range and on its rank, none twice, F before B or I, I before W,
-    everything complete. Where it is not, the arrays mean nothing. `rank_table` is the rank of
-    every stage and unit, array (stages, units). Kinds count F, B, I, W from 0.
+    What is right: every op within range and on its rank, none twice, F before R, R before B or I,
+    I before W, everything complete. Where it is not, the arrays mean nothing. `rank_table` is the
+    rank of every stage and unit, array (stages, units). Kinds count F, B, I, W, R from 0.
     """
     stages, units = rank_table.shape
     ops = len(kind)
-    number = np.full((4, stages, units), -1, np.int32)
+    number = np.full((5, stages, units), -1, np.int32)
     consumer, producer = np.full(ops, -1, np.int32), np.full(ops, -1, np.int32)
     local = np.full(ops, -1, np.int32)
-    count = np.zeros(4, np.int64)
+    count = np.zeros(5, np.int64)
     for rank in range(len(offsets) - 1):
         for op in range(offsets[rank], offsets[rank + 1]):
             k, s, u = kind[op], stage[op], unit[op]
-            if not (0 <= k < 4 and 0 <= s < stages and 0 <= u < units):
+            if not (0 <= k < 5 and 0 <= s < stages and 0 <= u < units):
                 return False, consumer, producer, local
             if rank_table[s, u] != rank or number[k, s, u] >= 0:
                 return False, consumer, producer, local
             if k == 3:
                 local[op] = number[2, s, u]
-            elif k > 0:
+            elif k == 4:
                 local[op] = number[0, s, u]
+                if max(number[1, s, u], number[2, s, u]) >= 0:  # the backward is over
+                    return False, consumer, producer, local
+            elif k > 0:
+                local[op] = number[4, s, u] if number[4, s, u] >= 0 else number[0, s, u]
                 if number[3 - k, s, u] >= 0:  # whole and split
                     return False, consumer, producer, local
             if k > 0 and local[op] < 0:
@@ -45,6 +49,8 @@ def check_and_connect(
             count[k] += 1
     backwards = count[1] + count[2]
     if count[0] != stages * units or count[2] != count[3] or backwards not in (0, count[0]):
+        return False, consumer, producer, local
+    if count[4] and not backwards:
         return False, consumer, producer, local
     for op in range(ops):
         k, s, u = kind[op], stage[op], unit[op]

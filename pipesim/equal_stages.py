@@ -16,11 +16,12 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
     Every op takes the mean of what its kind takes over all stages and micro-batches.
     """
     speed = pipe.speeds[schedule.rank_table]
+    rebuilt = schedule.separate_recompute  # or else the backward has the time to rebuild in it
     mean = {}
-    for kind in (Kind.F, Kind.I, Kind.W, Kind.B):
+    for kind in (Kind.F, Kind.I, Kind.W, Kind.B, *([Kind.R] if rebuilt else [])):
         if kind == Kind.B and Kind.I in mean:
             continue  # a pipeline gives the backward whole or in parts
-        table = pipe.cost_table(kind, schedule.microbatches)
+        table = pipe.cost_table(kind, schedule.microbatches, rebuilt=rebuilt)
         if table is not None:
             mean[kind] = float((table / speed).mean())
     return Pipeline.from_costs(
@@ -28,12 +29,14 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
         backward=mean.get(Kind.B),
         input_grad=mean.get(Kind.I),
         weight_grad=mean.get(Kind.W),
+        recompute_ms=mean.get(Kind.R, 0.0),
         stages=schedule.stages,
         placement=schedule.placement,
         overhead_ms=float(pipe.overheads[schedule.rank_table].mean()),
         overlap_ms=_mean_overlap(pipe, speed, mean),
         overlap_factor=pipe.overlap_factor,
         stash_bytes=round(np.mean([stage.stash_bytes for stage in pipe.stages])),
+        rebuilt_bytes=round(np.mean([stage.rebuilt_bytes for stage in pipe.stages])),
         input_grad_frees_bytes=round(np.mean([s.input_grad_frees_bytes for s in pipe.stages])),
     )
 

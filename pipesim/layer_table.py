@@ -11,7 +11,7 @@ from pipesim.components import COST_FIELDS
 if TYPE_CHECKING:
     import pandas as pd
 
-TIMES = (*COST_FIELDS.values(), "recompute_ms", "selective_ms")
+TIMES = (*COST_FIELDS.values(), "selective_ms")
 SIZES = (
     "stash_bytes",
     "wgrad_stash_bytes",

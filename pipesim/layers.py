@@ -1,7 +1,7 @@
 """Measured or configured costs of layers, and cutting them into stages."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +13,7 @@ from pipesim.checks import check_amount, check_size
 from pipesim.components import COST_FIELDS, check_backward
 from pipesim.layer_table import SIZES, TIMES, profile_columns
 from pipesim.pipeline import Pipeline
+from pipesim.recomputing import recomputing_columns
 from pipesim.text_table import text_table
 
 if TYPE_CHECKING:
@@ -133,10 +134,51 @@ class LayerProfile:
     def total_ms(self) -> npt.NDArray[np.float64]:
         """Return the time of one micro-batch's forward and backward of every layer [ms]."""
         total = np.zeros(len(self))
-        for name in (*COST_FIELDS.values(), "recompute_ms"):
+        for name in COST_FIELDS.values():
             if getattr(self, name) is not None:
                 total += getattr(self, name)
         return total
+
+    def recompute(
+        self,
+        mode: str,
+        layers: int | Iterable[int] | None = None,
+        *,
+        time_share: float | None = None,
+        kept_share: float | None = None,
+    ) -> Self:
+        """Return the profile in which some layers rebuild, before the backward, what they drop.
+
+        A layer drops nothing ("none"), all but its input ("full", in the time of its forward), or
+        a part ("selective": it keeps `selective_stash_bytes` and takes `selective_ms`). A mode
+        takes the place of one before. Layers that follow each other on a stage rebuild one by
+        one, each just before its own backward; W needs what it needs without recompute.
+
+        Parameters
+        ----------
+        mode
+            "none", "selective" or "full".
+        layers
+            Their numbers; by default all.
+        time_share, kept_share
+            Instead of what the mode says: the time to rebuild as a share of the forward's, and
+            what is kept as a share of all there is to keep.
+
+        Raises
+        ------
+        ValueError
+            If the mode is unknown, there is no such layer, a share is not from 0 to 1, or the
+            profile does not give what the mode goes by.
+
+        Examples
+        --------
+        >>> profile = LayerProfile([1, 1], [2, 2], stash_bytes=[50, 50], output_bytes=[5, 5])
+        >>> print(profile.recompute("full", layers=[1]))
+        layer  forward_ms  backward_ms  recompute_ms  stash_bytes  rebuilt_bytes  output_bytes
+        0               1            2             0           50              0             5
+        1               1            2             1            5             45             5
+        """
+        return replace(self, **recomputing_columns(self, mode, layers, time_share, kept_share))
 
     def split(self, counts: Sequence[int], **options: Any) -> Pipeline:
         """Return the pipeline whose stage s holds the next counts[s] layers.

@@ -38,13 +38,19 @@ def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
     elif Kind.B in times:
         whole = op_numbers(schedule)[Kind.B] >= 0
         first, rest = np.where(whole, times[Kind.B], first), np.where(whole, 0.0, rest)
+    rebuild = np.zeros_like(first)
+    if Kind.R in times:
+        rebuild = np.where(op_numbers(schedule)[Kind.R] >= 0, times[Kind.R], 0.0)
     forward, first, saved = _overlapped(schedule, pipe, times[Kind.F], first)
-    return split_lower_bound(forward, first, rest, there, back, rank_of, saved, alike=count)
+    return split_lower_bound(
+        forward, first, rest, there, back, rank_of, saved, rebuild, alike=count
+    )
 
 
 def _differs(schedule: Schedule) -> bool:
-    """Say whether some ops are unlike others of their kind: in pairs, or whole beside split."""
-    return has_pairs(schedule) or {Kind.B, Kind.I} <= schedule.kinds
+    """Say whether micro-batches may have other ops: in pairs, whole or split, rebuilt or not."""
+    kinds = schedule.kinds
+    return has_pairs(schedule) or {Kind.B, Kind.I} <= kinds or Kind.R in kinds
 
 
 def _hops(schedule: Schedule, pipe: Pipeline, one: bool) -> tuple[FloatArray, FloatArray]:

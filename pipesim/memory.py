@@ -3,7 +3,9 @@
 A (stage, micro-batch) pair, or a slice of it, is in flight from the start of its F to the end of
 its last backward part; where a schedule has forwards only, to the end of its F. Of its stash, F
 takes all when it starts; I frees the part that only I needs, or takes more, and W the rest, when
-they end. At equal times what ends frees its place before what starts takes one.
+they end. What is rebuilt, B or I takes when it starts and frees when it ends, but for what it
+leaves to W. In a schedule with R it is R that takes it, and where there is none F, which then has
+kept it. At equal times what ends frees its place before what starts takes one.
 
 Besides, a rank holds all the time the parameters of its stages, in as many versions as the schedule
 has of them, their gradients and the state of the optimizer.
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.arrays import IntArray
-from pipesim.dataflow import closes, opens, peak_by_rank, second_of_pair
+from pipesim.dataflow import closes, op_numbers, opens, peak_by_rank, second_of_pair
 from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
@@ -84,17 +86,25 @@ def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray
         return share
 
     stash, early = part("stash_bytes"), part("input_grad_frees_bytes")
+    rebuilt = part("rebuilt_bytes")
     kind = schedule.kind
-    last = closes(schedule)
-    taken = np.where(opens(schedule), stash, 0) + np.where(kind == Kind.I, np.maximum(-early, 0), 0)
-    freed = np.where(kind == Kind.I, np.maximum(early, 0), 0)
-    freed = freed + np.where(last, np.where(kind == Kind.W, stash - early, stash), 0)
+    whole, first, rest = (kind == of for of in (Kind.B, Kind.I, Kind.W))
+    rebuilds = whole | first
+    if schedule.separate_recompute:
+        kept = op_numbers(schedule)[Kind.R, schedule.stage, schedule.unit] < 0
+        rebuilds = (kind == Kind.R) | opens(schedule) & kept
+    more = np.maximum(-early - rebuilt, 0)  # that I leaves to W
+    taken = np.where(opens(schedule), stash, 0)
+    taken = taken + np.where(rebuilds, rebuilt, 0) + np.where(first, more, 0)
+    freed = np.where(closes(schedule), np.where(rest, stash - early, stash), 0)
+    freed = freed + np.where(whole, rebuilt, 0) + np.where(first, rebuilt + more + early, 0)
     return taken, freed
 
 
 def peak_stash_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
     """Return the most bytes of stash that each rank holds at once."""
-    if not any(stage.stash_bytes or stage.input_grad_frees_bytes for stage in pipe.stages):
+    sizes = ("stash_bytes", "input_grad_frees_bytes", "rebuilt_bytes")
+    if not any(getattr(stage, name) for stage in pipe.stages for name in sizes):
         return (0,) * schedule.ranks
     return peak_by_rank(schedule, *byte_changes(schedule, pipe))
 

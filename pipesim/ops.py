@@ -12,15 +12,16 @@ class Kind(IntEnum):
     B = 1  # full backward
     I = 2  # its input-gradient part
     W = 3  # its weight-gradient part
-    SEND_F = 4  # an activation on its way to the next stage
-    SEND_B = 5  # a gradient on its way to the stage before
-    RECV_F = 6  # an activation from the stage before
-    RECV_B = 7  # a gradient from the next stage
+    R = 4  # rebuilding what the forward has not kept, ahead of the backward
+    SEND_F = 5  # an activation on its way to the next stage
+    SEND_B = 6  # a gradient on its way to the stage before
+    RECV_F = 7  # an activation from the stage before
+    RECV_B = 8  # a gradient from the next stage
 
 
-COMPUTE_KINDS = (Kind.F, Kind.B, Kind.I, Kind.W)
+COMPUTE_KINDS = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R)
 
-_OP = re.compile(r"(\d+)([FBIW])(\d+)(?:\.(\d+))?")
+_OP = re.compile(r"(\d+)([FBIWR])(\d+)(?:\.(\d+))?")
 
 
 class Op(NamedTuple):
@@ -55,6 +56,8 @@ def parse_op(text: str) -> Op:
     """
     match = _OP.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no op; write stage, kind (F, B, I or W), micro-batch: '2F0'")
+        raise ValueError(
+            f"{text!r} is no op; write stage, kind (F, B, I, W or R), micro-batch: '2F0'"
+        )
     stage, kind, microbatch, slice_ = match.groups()
     return Op(int(stage), Kind[kind], int(microbatch), int(slice_ or 0))

@@ -8,7 +8,7 @@ An op takes cost/speed + overhead_ms on its device. A message takes bytes/bandwi
 wire, one after the other, and then latency_ms more until it is there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage, me
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
+from pipesim.recomputing import recomputing_stages
 from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
 from pipesim.text_table import span_text, text_table
 
@@ -74,7 +75,7 @@ class Pipeline:
         lengths = {
             len(cost)
             for stage in self.stages
-            for cost in (getattr(stage, name) for name in (*COST_FIELDS.values(), "recompute_ms"))
+            for cost in (getattr(stage, name) for name in COST_FIELDS.values())
             if isinstance(cost, tuple)
         }
         if len(lengths) > 1:
@@ -221,7 +222,7 @@ class Pipeline:
     def microbatches(self) -> int | None:
         """The number of micro-batches that the costs are given for; None: they fit any."""
         for stage in self.stages:
-            for name in (*COST_FIELDS.values(), "recompute_ms"):
+            for name in COST_FIELDS.values():
                 cost = getattr(stage, name)
                 if isinstance(cost, tuple):
                     return len(cost)
@@ -255,17 +256,63 @@ class Pipeline:
                 f"the costs are given for {self.microbatches}"
             )
 
-    def cost_table(self, kind: Kind, microbatches: int) -> FloatArray | None:
+    def cost_table(
+        self, kind: Kind, microbatches: int, *, rebuilt: bool = False
+    ) -> FloatArray | None:
         """Return the costs of one kind of op [ms], array (stages, micro-batches).
 
-        None if a stage does not have that cost.
+        None if a stage does not have that cost. Where it is `rebuilt` by R what F has not kept,
+        B and I take no time for that.
         """
-        costs = [stage.cost(kind) for stage in self.stages]
+        costs = [stage.cost(kind, rebuilt=rebuilt) for stage in self.stages]
         if any(cost is None for cost in costs):
             return None
         return np.stack(
             [np.broadcast_to(np.asarray(cost, dtype=np.float64), microbatches) for cost in costs]
         )
+
+    def recompute(
+        self,
+        mode: str,
+        stages: int | Iterable[int] | None = None,
+        *,
+        time_share: float | None = None,
+        kept_share: float | None = None,
+    ) -> Self:
+        """Return the pipeline in which some stages rebuild, before the backward, what they drop.
+
+        A stage drops nothing ("none"), all but its input ("full", in the time of its forward), or
+        a part ("selective"); it rebuilds as a whole, at once. A mode takes the place of one
+        before. The input is what the stage before puts out; that of the first stage is not known
+        and taken to be as large as its own output.
+
+        Parameters
+        ----------
+        mode
+            "none", "selective" or "full".
+        stages
+            Their numbers; by default all.
+        time_share, kept_share
+            The time to rebuild as a share of the forward's, and what is kept as a share of all
+            there is to keep: "selective" needs both.
+
+        Raises
+        ------
+        ValueError
+            If the mode is unknown, there is no such stage, or a share is not from 0 to 1 or
+            missing.
+
+        Examples
+        --------
+        >>> pipe = Pipeline.from_costs(1, 2, stages=2, stash_bytes=50, output_bytes=5)
+        >>> print(pipe.recompute("full", stages=[0]))
+        pipeline: 2 stages on 2 ranks (linear)
+        stage  rank  forward_ms  backward_ms  recompute_ms  stash_bytes  rebuilt_bytes  output_bytes
+            0     0           1            2             1            5             45             5
+            1     1           1            2             0           50              0             5
+        """
+        changed = recomputing_stages(self.stages, mode, stages, time_share, kept_share)
+        return replace(self, stages=changed)
 
     def regroup(self, chunks: int) -> "Pipeline":
         """Return the pipeline with neighbouring stages merged to so many a rank.
@@ -320,7 +367,7 @@ class Pipeline:
             "rank": [str(rank) for rank in self.placement.rank_of],
         }
         extra = ("input_grad_frees_bytes", "overlap_ms")
-        for name in ("name", *COST_FIELDS.values(), "recompute_ms", *SIZE_FIELDS, *extra):
+        for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS, *extra):
             values = [getattr(stage, name) for stage in self.stages]
             if name == "forward_ms" or any(value not in (None, 0, "") for value in values):
                 columns[name] = [_cell(value) for value in values]

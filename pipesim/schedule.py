@@ -48,7 +48,8 @@ class Schedule:
     Made by `build_schedule`, by `Schedule.from_orders`, or by a function of one's own. What is
     checked when it is made: every stage runs F of every micro-batch (and slice) once and on its
     own rank; its backward is B, or I and W, each once, after F and I before W; or there is no
-    backward at all. That the order can be run, across ranks, only a run tells.
+    backward at all. Between F and B or I there may be R, which rebuilds what F has not kept. That
+    the order can be run, across ranks, only a run tells.
 
     Parameters
     ----------
@@ -73,6 +74,9 @@ class Schedule:
         Of each micro-batch, array (m,) of 0 and 1; by default all 0.
     weight_versions
         How many versions of its parameters each stage keeps; by default one.
+    separate_recompute
+        Whether what forwards have not kept is rebuilt by R, and B and I take no time for it: then
+        a micro-batch without R has kept all. True wherever there is any R.
     family
         The name in `pipesim schedules` of what built it, whose formulas then hold; "" for an
         order of one's own.
@@ -99,6 +103,7 @@ class Schedule:
     fractions: tuple[float, ...] = (1.0,)
     directions: Int8Array = None  # type: ignore[assignment]
     weight_versions: tuple[int, ...] = ()
+    separate_recompute: bool = False
     family: str = ""
     remake: "Callable[[Pipeline], Schedule] | None" = None
     listed: Actions | None = None
@@ -119,6 +124,8 @@ class Schedule:
             object.__setattr__(self, name, array)
         if not self.weight_versions:
             object.__setattr__(self, "weight_versions", (1,) * self.stages)
+        if not self.separate_recompute:
+            object.__setattr__(self, "separate_recompute", bool((self.kind == Kind.R).any()))
         check_schedule(self)
 
     @classmethod
@@ -140,7 +147,7 @@ class Schedule:
             For every rank its stages, kinds and micro-batches, and where there are any its slices
             and the numbers of its pairs, which count anew on each rank.
         more
-            Further fields of the class: fractions, directions, weight_versions.
+            Further fields of the class: fractions, directions, weight_versions, ...
 
         Raises
         ------
@@ -357,6 +364,7 @@ class Schedule:
             and self.microbatches == other.microbatches
             and self.fractions == other.fractions
             and self.weight_versions == other.weight_versions
+            and self.separate_recompute == other.separate_recompute
             and self.listed == other.listed
             and all(
                 np.array_equal(getattr(self, name), getattr(other, name))

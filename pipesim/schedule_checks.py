@@ -24,7 +24,8 @@ def check_schedule(schedule: "Schedule") -> None:
     strange = set(np.unique(schedule.kind).tolist()) - set(COMPUTE_KINDS)
     if strange:
         raise ScheduleError(
-            f"{schedule.name}: kind {min(strange)} is no compute op; an order holds F, B, I and W"
+            f"{schedule.name}: kind {min(strange)} is no compute op; "
+            "an order holds F, B, I, W and R"
         )
 
     def fail(faulty: BoolArray, fault: str) -> None:
@@ -94,6 +95,7 @@ def _check_complete(schedule: "Schedule", numbers: Int32Array) -> None:
         (whole & split, "has both B and a part of it; give B, or I and W"),
         (split & ~present[Kind.W], "has I but no W"),
         (split & ~present[Kind.I], "has W but no I"),
+        (present[Kind.R] & ~(whole | split), "has R but no backward to rebuild it for"),
         (~(whole | split | forward_only), "has F but no backward, which others have"),
     ]
     for faulty, fault in faults:
@@ -129,7 +131,9 @@ def _check_pairs(schedule: "Schedule") -> None:
     in_pairs = np.sort(np.concatenate([second - 1, second]))
     forwards = (schedule.kind == Kind.F)[second - 1].astype(int) + (schedule.kind == Kind.F)[second]
     same_rank = schedule.rank[second - 1] == schedule.rank[second]
-    if not np.array_equal(in_pairs, paired) or (forwards != 1).any() or not same_rank.all():
+    rebuilding = (schedule.kind == Kind.R)[paired]
+    alone = not np.array_equal(in_pairs, paired) or not same_rank.all()
+    if alone or (forwards != 1).any() or rebuilding.any():
         raise ScheduleError(
             f"{schedule.name}: an overlapped pair is one forward and one backward, "
             "next to each other on a rank"

@@ -9,8 +9,9 @@ One row a span, sorted by (start, end, replica, rank, resource, position in the 
     chunk       int32     local index of the stage on its rank
     microbatch  int32     -1 of the rows of a step's end
     slice       int32     of the micro-batch along the sequence; 0 where nothing is sliced
-    kind        category  F, B, I, W; SEND_F (an activation), SEND_B (a gradient); RECV_F, RECV_B;
-                          at a step's end REDUCE, TIED (gradients), OPTIMIZER, GATHER (parameters)
+    kind        category  F, B, I, W, R; SEND_F (an activation), SEND_B (a gradient); RECV_F,
+                          RECV_B; at a step's end REDUCE, TIED (gradients), OPTIMIZER, GATHER
+                          (parameters)
     group       int32     of the two rows of an overlapped pair, or of the transfers that a rank
                           starts together; -1 of all others
     ready       float64   all inputs are there (0 for a source); link: its op has ended; exchange:

@@ -24,13 +24,15 @@ def longest_path(schedule, pipe, capacity=None):
 
     def feeder(op):
         stage = op.stage - 1 if op.kind == Kind.F else op.stage + 1
-        kinds = {Kind.F: (Kind.F,), Kind.W: ()}.get(op.kind, (Kind.B, Kind.I))
+        kinds = {Kind.F: (Kind.F,), Kind.W: (), Kind.R: ()}.get(op.kind, (Kind.B, Kind.I))
         found = [op._replace(stage=stage, kind=k) for k in kinds]
         return next((f for f in found if f in rank_of), None)
 
     def own_input(op):
-        kind = {Kind.B: Kind.F, Kind.I: Kind.F, Kind.W: Kind.I}.get(op.kind)
-        return None if kind is None else op._replace(kind=kind)
+        kinds = {Kind.B: (Kind.R, Kind.F), Kind.W: (Kind.I,), Kind.R: (Kind.F,)}
+        kinds[Kind.I] = kinds[Kind.B]
+        found = [op._replace(kind=kind) for kind in kinds.get(op.kind, ())]
+        return next((f for f in found if f in rank_of), None)
 
     def boundary(source, target):
         return source.stage, target.stage, int(schedule.directions[source.microbatch])
@@ -52,8 +54,19 @@ def longest_path(schedule, pipe, capacity=None):
                 consumed[boundary(source, op)].append(op)
 
     def value(op):
-        cost = pipe.stages[op.stage].cost(op.kind)
-        return float(cost[op.microbatch]) if cost.ndim else float(cost)
+        stage = pipe.stages[op.stage]
+        fields = {Kind.F: ["forward_ms"], Kind.R: ["recompute_ms"], Kind.W: ["weight_grad_ms"]}
+        fields[Kind.I] = ["input_grad_ms"]
+        if op.kind in (Kind.B, Kind.I) and not schedule.separate_recompute:
+            fields[Kind.I].append("recompute_ms")
+        whole = stage.backward_ms is not None
+        fields[Kind.B] = ["backward_ms", *fields[Kind.I][1:]] if whole else fields[Kind.I]
+        parts = [*fields[op.kind], *(["weight_grad_ms"] if op.kind == Kind.B and not whole else [])]
+        total = 0.0
+        for name in parts:
+            cost = getattr(stage, name)
+            total += cost[op.microbatch] if isinstance(cost, tuple) else cost
+        return float(total)
 
     def cost(op):
         device = pipe.devices[rank_of[op]]

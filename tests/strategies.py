@@ -45,6 +45,8 @@ def sizes(draw, name):
         options["objective"] = draw(st.sampled_from(["span", "makespan"]))
     if "slices" in family.options:
         options["slices"] = draw(st.sampled_from([1, 2, 3, [0.2, 0.3, 0.5]]))
+    if "recompute" in family.options:
+        options["recompute"] = draw(st.sampled_from(["with_backward", "early", "except_last"]))
     if "batches" in family.options:
         options["batches"] = draw(st.integers(1, 2))
     return p, p * chunks, m, options
@@ -69,6 +71,7 @@ def cases(draw, value=costs, of=None):
         forward=draw(shape),
         input_grad=draw(shape),
         weight_grad=draw(table(value)),
+        recompute_ms=draw(st.one_of(st.just(0.0), shape)),
         ranks=p,
         placement=placement,
         latency_ms=draw(st.sampled_from([0.0, 0.25, 3.0])),

@@ -300,6 +300,34 @@ def test_the_price_of_one_slow_link_for_other_sizes():
                 assert slope == 2 * (1 + (m - 2 * w + 1) // 3)
 
 
+@of("12_recompute_trade")
+def test_what_recompute_saves_and_takes(experiment, tmp_path):
+    table = experiment.main().set_index(["schedule", "mode", "stages"]).sort_index()
+    added, saved = table.added_percent, table.saved_percent
+    # One slow stage slows all; on later ones recompute saves memory for little more time.
+    assert added["1F1B", "full", 1] == pytest.approx(25.2, abs=0.05)
+    assert added["1F1B", "full", 4] == pytest.approx(31.2, abs=0.05)
+    assert added["1F1B", "full", 8] == pytest.approx(100 * 7.7 / 19.6)  # (m + p - 1)(F + R + B)
+    assert saved["1F1B", "full", 4] == pytest.approx(50, abs=0.01)  # stage 4 holds half
+    assert saved["1F1B", "full", 8] == pytest.approx(90.5, abs=0.05)
+    assert added["1F1B", "selective", 4] == pytest.approx(5.3, abs=0.05)
+    assert saved["1F1B", "selective", 4] == pytest.approx(saved["1F1B", "selective", 8])
+    assert added["1F1B, layers moved", "full", 4] == pytest.approx(16.6, abs=0.05)
+    assert saved["1F1B, layers moved", "full", 4] == pytest.approx(41.7, abs=0.05)
+    assert added["1F1B, layers moved", "full"].le(added["1F1B", "full"] + 1e-9).all()
+    assert (saved["GPipe", "full"].iloc[:-1] == 0).all()
+    # Early: (p - 1) R less, and one input for a stage of six layers.
+    steps = table.step_ms
+    early = steps["GPipe", "full", 8] - steps["GPipe, early", "full", 8]
+    assert early == pytest.approx(7 * 6 * 7.7)
+    assert added["GPipe, early", "full", 8] == pytest.approx(32.2, abs=0.05)
+    assert saved["GPipe, early", "full", 8] > saved["GPipe", "full", 8]
+    # Korthikanti et al. 2022: sbh (10 + 24/t + 5 as/ht) a layer, 8 micro-batches of 6 layers.
+    sbh = 2048 * 4 * 6144
+    assert table.peak_gb["1F1B", "none", 0] == pytest.approx(48 * sbh * (13 + 40 / 3) / 1e9)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".csv"}
+
+
 @of("14_mixed_devices")
 def test_one_fast_device_among_slow_ones(experiment, tmp_path, capsys):
     places, rooms = experiment.main()

@@ -15,6 +15,7 @@ from pipesim.schedules import FAMILIES
 from tests.strategies import WITH_BACKWARD, cases, positive_costs
 
 ROUNDING = 1e-12
+COSTS = ("forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms", "recompute_ms")
 counts = st.integers(1, 12)
 
 
@@ -30,14 +31,22 @@ def test_every_op_is_there_once_in_order_and_on_its_rank(case):
         for op in order:
             direction = int(schedule.directions[op.microbatch])
             assert rank_of.setdefault((op.stage, direction), rank) == rank
-            for kind, earlier in ((Kind.B, Kind.F), (Kind.I, Kind.F), (Kind.W, Kind.I)):
-                if op.kind == kind:
+            for kind, earlier in (
+                (Kind.B, Kind.F),
+                (Kind.I, Kind.F),
+                (Kind.W, Kind.I),
+                (Kind.R, Kind.F),
+                (Kind.B, Kind.R),
+            ):
+                if op.kind == kind and (earlier != Kind.R or op._replace(kind=Kind.R) in place):
                     assert place[op._replace(kind=earlier)] < place[op]
     ops = {schedule.op(number) for number in range(len(schedule))}
     units = list(product(range(schedule.stages), range(schedule.microbatches)))
     for stage, microbatch in units:
         for part in range(schedule.slices):
             kinds = {k for k in Kind if ps.Op(stage, k, microbatch, part) in ops}
+            if schedule.separate_recompute:
+                kinds.discard(Kind.R)
             backward = FAMILIES[schedule.family].backward
             allowed = [{Kind.F}] if backward == "none" else []
             allowed += [{Kind.F, Kind.B}] if "B" in backward else []
@@ -87,7 +96,7 @@ def scaled(pipe, factor):
             stage,
             **{
                 name: times(getattr(stage, name))
-                for name in ("forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms")
+                for name in COSTS
                 if getattr(stage, name) is not None
             },
             output_bytes=factor * stage.output_bytes,
@@ -118,11 +127,7 @@ def test_raising_one_cost_never_lowers_the_makespan(case, data):
     pipe, schedule = case
     number = data.draw(st.integers(0, len(pipe.stages) - 1))
     stage = pipe.stages[number]
-    given_costs = [
-        n
-        for n in ("forward_ms", "backward_ms", "input_grad_ms", "weight_grad_ms")
-        if getattr(stage, n) is not None
-    ]
+    given_costs = [n for n in COSTS if getattr(stage, n) is not None]
     cost_name = data.draw(st.sampled_from(given_costs))
     more = data.draw(st.floats(0.0, 100.0))
     cost = getattr(stage, cost_name)
@@ -209,8 +214,8 @@ def test_equal_stages_meet_the_closed_form(data, f, b):
     _, schedule = data.draw(cases(of=known))
     pipe = ps.Pipeline.from_costs(f, b, stages=schedule.stages, placement=schedule.placement)
     run = ps.simulate(pipe, schedule)
-    if run.closed_form is None:  # slices of unequal time
-        assert len(set(schedule.fractions)) > 1
+    if run.closed_form is None:  # slices of unequal time, or recomputing early
+        assert len(set(schedule.fractions)) > 1 or schedule.separate_recompute
         return
     assert run.bubble_fraction == pytest.approx(run.closed_form, abs=1e-9)
     assert run.excess_bubble == pytest.approx(0.0, abs=1e-9)
@@ -218,18 +223,20 @@ def test_equal_stages_meet_the_closed_form(data, f, b):
 
 
 @settings(max_examples=100, deadline=None)
-@given(cases(value=positive_costs, of=WITH_BACKWARD))
-def test_memory_returns_to_nothing_and_peaks_as_the_order_says(case):
+@given(cases(value=positive_costs, of=WITH_BACKWARD), st.data())
+def test_memory_returns_to_nothing_and_peaks_as_the_order_says(case, data):
     pipe, schedule = case
     stash = 60
-    stages = (replace(s, stash_bytes=stash, input_grad_frees_bytes=12) for s in pipe.stages)
-    pipe = replace(pipe, stages=tuple(stages))
+    rebuilt = data.draw(st.sampled_from([0, 30, 120]))
+    frees = data.draw(st.sampled_from([12, 0, -60]))
+    sizes = {"stash_bytes": stash, "rebuilt_bytes": rebuilt, "input_grad_frees_bytes": frees}
+    pipe = replace(pipe, stages=tuple(replace(s, **sizes) for s in pipe.stages))
     run = ps.simulate(pipe, schedule)
     table = run.in_flight
     last = table.groupby(["stage", "rank"])[["in_flight", "stash_bytes"]].last()
     assert (last == 0).all(axis=None)
-    assert (table.in_flight >= 0).all()
-    each = stash // schedule.slices
+    assert (table[["in_flight", "stash_bytes"]] >= 0).all(axis=None)
+    each = (stash + max(rebuilt, -frees)) // schedule.slices
     assert (table.stash_bytes <= each * table.in_flight).all()
     if schedule.stages == schedule.ranks and schedule.placement.directions == 1:
         peaks = table.groupby("stage").in_flight.max().tolist()

@@ -3,6 +3,8 @@
 The comments name the thread; where its costs were left open, F = 1 and B = 2 a layer.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -227,23 +229,22 @@ def test_slow_devices_first_hold_the_most():  # dylanyunlon/Neuron_SP#271
     assert (run.makespan, run.peak_memory) == (56, (20, 15, 10, 5))
 
 
-def test_recompute_on_the_early_stages_only():
+def test_recompute_on_the_early_stages_only():  # IEIT-Yuan/Yuan-2.0#18
     # Bytes in tenths of a layer's full activation; recompute keeps one tenth and costs one F.
     def plan(counts, recompute):
-        return step(
-            list(counts),
-            [(3 if again else 2) * n for n, again in zip(counts, recompute, strict=True)],
-            16,
-            stash_bytes=[(1 if r else 10) * n for n, r in zip(counts, recompute, strict=True)],
-        )
+        profile = replace(equal_layers(32), stash_bytes=(10,) * 32)
+        early = range(sum(n for n, again in zip(counts, recompute, strict=True) if again))
+        pipe = profile.recompute("full", early, kept_share=0.1).split(counts)
+        return ps.simulate(pipe, "1f1b", 16)
 
     none = plan((8, 8, 8, 8), (False,) * 4)
     full = plan((8, 8, 8, 8), (True,) * 4)
     some = plan((7, 7, 9, 9), (True, True, False, False))
     assert [run.makespan for run in (none, full, some)] == [456, 608, 528]
     assert none.ranks.peak_stash_bytes.tolist() == [320, 240, 160, 80]
-    assert full.ranks.peak_stash_bytes.tolist() == [32, 24, 16, 8]
-    assert some.ranks.peak_stash_bytes.tolist() == [28, 21, 180, 90]
+    # What is kept, and the nine tenths of the one layer that is being rebuilt.
+    assert full.ranks.peak_stash_bytes.tolist() == [32 + 9, 24 + 9, 16 + 9, 8 + 9]
+    assert some.ranks.peak_stash_bytes.tolist() == [28 + 9, 21 + 9, 180, 90]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,8 @@ def test_independent_noise_on_every_op(sigma, mean):  # the same thread; 40 seed
 @pytest.mark.parametrize(("m", "speedup"), [(4, 1.714), (32, 2.743)])
 def test_speedup_of_gpipe_with_recompute_at_fixed_work(m, speedup):  # kakaobrain/torchgpipe#18
     one_device_without_recompute = 4 * m * (1 + 2)
-    run = step([1] * 4, [3] * 4, m, "gpipe")
+    pipe = ps.Pipeline.from_costs(1, 2, stages=4).recompute("full")
+    run = ps.simulate(pipe, "gpipe", m)
     assert one_device_without_recompute / run.makespan == pytest.approx(speedup, abs=5e-4)
 
 
@@ -450,9 +452,11 @@ def test_a_v_has_its_own_owners():  # pytorch/torchtitan#774
 
 
 def test_a_split_backward_that_recomputes_twice_is_slower():  # pytorch/torchtitan#773
-    assert step([1] * 8, [3] * 8, 32).makespan == 156
-    pipe = ps.Pipeline.from_costs(1.0, input_grad=2.0, weight_grad=2.0, stages=8)
-    assert ps.simulate(pipe, "zb_h1", 32).makespan == 174
+    # The forward runs again for I, and in that code once more for W: 5 units instead of 4.
+    pipe = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0, stages=8)
+    assert ps.simulate(pipe.recompute("full"), "1f1b", 32).makespan == 156
+    again = ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0 + 1.0, stages=8)
+    assert ps.simulate(again.recompute("full"), "zb_h1", 32).makespan == 174
 
 
 def test_interleaved_with_receives_that_overlap():  # pytorch/pytorch#172668

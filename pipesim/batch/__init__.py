@@ -241,8 +241,9 @@ def _equalised(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Sequence[Pi
         COST_FIELDS[kind]: np.broadcast_to(
             (stage_costs(schedule, pipelines, kind) * weight).sum(axis=1, keepdims=True), shape
         )
-        for kind in (Kind.F, Kind.B, Kind.I, Kind.W)
+        for kind in COST_FIELDS
         if COST_FIELDS[kind] in cost_fields(base)
+        and (kind != Kind.R or schedule.separate_recompute)
     }
     return CostVariants(base, costs)
 

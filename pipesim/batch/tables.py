@@ -102,28 +102,21 @@ def stage_costs(schedule: Schedule, pipelines: Sequence[Pipeline], kind: Kind) -
     ScheduleError
         If a pipeline lacks the cost.
     """
+    rebuilt = schedule.separate_recompute
     if isinstance(pipelines, CostVariants):
-        name, varied = COST_FIELDS[kind], pipelines.costs
-        if name in varied:
-            return varied[name] + _rebuilding(pipelines, kind)
-        parts = [COST_FIELDS[part] for part in (Kind.I, Kind.W)]
-        if kind == Kind.B and any(part in varied for part in parts):
+        if kind == Kind.B and pipelines.field("input_grad_ms") is not None:
             first, rest = (stage_costs(schedule, pipelines, part) for part in (Kind.I, Kind.W))
             return first + rest  # the first has the time to rebuild
-        own = stage_costs(schedule, [pipelines.base], kind)
-        return np.broadcast_to(own, (len(pipelines), own.shape[1]))
-    tables = [pipe.cost_table(kind, 1) for pipe in pipelines]
+        cost = pipelines.field(COST_FIELDS[kind])
+        if cost is None:
+            raise ScheduleError(missing_cost(schedule.name, kind))
+        rebuilding = pipelines.field(COST_FIELDS[Kind.R])
+        assert rebuilding is not None  # every stage has it, 0 by default
+        return cost + rebuilding if kind in (Kind.B, Kind.I) and not rebuilt else cost
+    tables = [pipe.cost_table(kind, 1, rebuilt=rebuilt) for pipe in pipelines]
     if any(table is None for table in tables):
         raise ScheduleError(missing_cost(schedule.name, kind))
     return np.array(tables)[:, :, 0]
-
-
-def _rebuilding(variants: CostVariants, kind: Kind) -> FloatArray:
-    """Return what rebuilding activations adds to one kind of op [ms], array (stages,)."""
-    stages = variants.base.stages
-    if kind not in (Kind.B, Kind.I):
-        return np.zeros(len(stages))
-    return np.array([stage.recompute_ms for stage in stages], dtype=np.float64)
 
 
 def device_tables(pipelines: Sequence[Pipeline]) -> tuple[FloatArray, FloatArray]:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
+import numpy as np
+
 from pipesim.arrays import FloatArray
 from pipesim.components import COST_FIELDS
 from pipesim.pipeline import Pipeline
@@ -36,6 +38,15 @@ class CostVariants(Sequence[Pipeline]):
     base: Pipeline
     costs: Mapping[str, FloatArray]
 
+    def field(self, name: str) -> FloatArray | None:
+        """Return the values of a cost [ms], array (K, stages); None if a stage has none."""
+        if name in self.costs:
+            return self.costs[name]
+        own = [getattr(stage, name) for stage in self.base.stages]
+        if any(value is None for value in own):
+            return None
+        return np.broadcast_to(np.array(own, dtype=np.float64), (len(self), len(own)))
+
     def __len__(self) -> int:
         return len(next(iter(self.costs.values())))
 
@@ -63,7 +74,7 @@ def cost_fields(pipe: Pipeline) -> tuple[str, ...]:
     Examples
     --------
     >>> cost_fields(Pipeline.from_costs(forward=[1, 1], backward=[2, 2]))
-    ('forward_ms', 'backward_ms')
+    ('forward_ms', 'backward_ms', 'recompute_ms')
     """
     return tuple(
         name

@@ -9,6 +9,7 @@ from typing import Any
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, to_json
 from pipesim.config import override, parse_pipeline, parse_schedule, pipeline_options, run_options
+from pipesim.config.modes import recomputing_layers
 from pipesim.config.training import held, training_of
 from pipesim.errors import ConfigError
 from pipesim.io.config_file import read_document
@@ -64,7 +65,17 @@ def split(arguments: Namespace) -> None:
     sections, pipe = parse_pipeline(document, path, Path(path).parent)
     assert sections.layers is not None
     schedule = parse_schedule(sections, pipe, path, Path(path).parent)
+    modes = sections.layers.recompute
+    if isinstance(modes, list):
+        raise ConfigError(
+            path,
+            [
+                "layers.recompute: a mode a stage needs the stages; give one "
+                'mode for all, or {"0..15" = "full"} by layers'
+            ],
+        )
     profile = read_layers(Path(path).parent / sections.layers.file)
+    profile = recomputing_layers(profile, modes, path)
     options = pipeline_options(sections, path)
     training = training_of(sections)
     how = run_options(sections)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from pipesim.batch_arithmetic import BatchSizes
 from pipesim.config.elements import spread_out
+from pipesim.config.modes import recomputing_layers, recomputing_pipeline, recomputing_split
 from pipesim.config.rules import SWEEP_MODES, contradictions, layer_stages, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.config.training import batch_of, held, training_of, with_batch
@@ -282,7 +283,7 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
     stages, layers = sections.stages, sections.layers
     try:
         if stages is not None:
-            return Pipeline.from_costs(
+            pipe = Pipeline.from_costs(
                 forward=stages.forward_ms,  # type: ignore[arg-type]  # checked by its hook
                 backward=stages.backward_ms,  # type: ignore[arg-type]
                 input_grad=stages.input_grad_ms,  # type: ignore[arg-type]
@@ -300,16 +301,19 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
                 overlap_factor=stages.overlap_factor,
                 **common,
             )
+            return recomputing_pipeline(pipe, stages.recompute)
         assert layers is not None  # one of the two is given: see _contradictions
         try:
             profile = read_layers(directory / layers.file)
         except ConfigError as error:
             raise ConfigError(name, [f"layers.file: {error}"]) from None
         split: Any = layers.split
+        profile = recomputing_layers(profile, layers.recompute, name)  # a split by time counts it
         if isinstance(split, str):
             split = _split_by_name(profile, split, sections)
         elif not isinstance(split, list):
             split = [split]
+        profile = recomputing_split(profile, layers.recompute, split, name)
         return profile.split(split, **common)
     except ConfigError:
         raise

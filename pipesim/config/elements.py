@@ -11,6 +11,7 @@ _DEFAULTS = {
     "devices.speed": 1.0,
     "devices.overhead_ms": 0.0,
     "links.latency_ms": 0.0,
+    "stages.recompute": "none",
     "stages.stash_bytes": 0,
     "stages.param_bytes": 0,
     "stages.output_bytes": 0,
@@ -39,7 +40,7 @@ def spread_out(document: Document, key: str) -> Document:
         return document
     value = table.get(name, _DEFAULTS.get(f"{section}.{name}"))
     count = _count(document, "replicas" if match[0].startswith("training.speed") else section)
-    if not is_number(value) or count is None:
+    if not (is_number(value) or isinstance(value, str)) or count is None:
         return document
     return document | {section: table | {name: [value] * count}}
 

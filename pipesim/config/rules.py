@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from pipesim.config.sections import RunSection, Sections, StagesSection
 from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
@@ -36,6 +38,7 @@ def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -
     count = _stage_count(sections)
     if isinstance(stages, StagesSection):
         yield from _backward(stages)
+        yield from _rebuilt_twice(stages)
         if count is None and not any(isinstance(v, Bad) for v in _values(stages).values()):
             yield "stages.count: missing; every cost is a single number, so say how many stages"
     by_name = isinstance(_good(layers, "split"), str)
@@ -148,6 +151,12 @@ def _backward(stages: StagesSection) -> Iterator[str]:
         yield "stages.backward_ms: give this, or input_grad_ms and weight_grad_ms, not all three"
 
 
+def _rebuilt_twice(stages: StagesSection) -> Iterator[str]:
+    for key in ("recompute_ms", "rebuilt_bytes"):
+        if _good(stages, "recompute") is not None and np.any(_good(stages, key) or 0):
+            yield f"stages.recompute: it says what is rebuilt, and so does stages.{key}; give one"
+
+
 def _lengths(sections: Sections, count: int) -> Iterator[str]:
     placed = _placement(sections, count)
     if isinstance(placed, str):
@@ -156,6 +165,7 @@ def _lengths(sections: Sections, count: int) -> Iterator[str]:
     ranks = count if isinstance(placed, str) else placed.ranks
     by_stage = _values(sections.stages) if isinstance(sections.stages, StagesSection) else {}
     lists: dict[str, Any] = {f"stages.{key}": value for key, value in by_stage.items()}
+    lists["layers.recompute"] = getattr(sections.layers, "recompute", None)
     for key in ("speed", "overhead_ms", "memory_bytes"):
         lists[f"devices.{key}"] = getattr(sections.devices, key, None)
     for key, value in lists.items():

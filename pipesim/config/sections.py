@@ -21,12 +21,14 @@ from pipesim.config.values import (
     Counts,
     Flag,
     Latencies,
+    LayerModes,
     Rate,
     SignedSizes,
     Size,
     Sizes,
     SpeedRows,
     Speeds,
+    StageModes,
     Text,
     Zero,
     is_none,
@@ -61,6 +63,7 @@ class StagesSection:
     input_grad_ms: Costs | None = None
     weight_grad_ms: Costs | None = None
     recompute_ms: Costs = Costs(0.0)
+    recompute: StageModes | None = None  # instead of what it rebuilds, a mode
     count: Count | None = None
     stash_bytes: Sizes = Sizes(0)
     rebuilt_bytes: Sizes = Sizes(0)
@@ -79,6 +82,7 @@ class LayersSection:
 
     file: Text = MISSING
     split: Counts = MISSING
+    recompute: LayerModes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any, NewType
 
 from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, is_number, shown
 from pipesim.config.axes import read_axis
+from pipesim.recomputing import MODES
 
 Count = NewType("Count", int)  # a whole number of at least 1
 Counts = NewType("Counts", object)  # a split: whole numbers of at least 0, or a method's name
@@ -28,10 +29,13 @@ SignedSizes = NewType("SignedSizes", object)  # whole numbers that may be negati
 Latencies = NewType("Latencies", object)  # amounts, or a table by rank pair
 Bandwidth = NewType("Bandwidth", float)  # a number above 0, or none
 Bandwidths = NewType("Bandwidths", object)  # numbers above 0 or none, or a table by rank pair
+StageModes = NewType("StageModes", object)  # "none" or "full", or a list of them
+LayerModes = NewType("LayerModes", object)  # a mode, one a stage, or a table by layers
 Text = NewType("Text", str)
 Axes = NewType("Axes", object)  # a table, key -> values; read as a list of axes
 
 _PAIR = re.compile(r"\s*(\d+)\s*->\s*(\d+)\s*")
+_LAYERS = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")
 
 
 Faults = list[tuple[str, str]]  # places inside a value, such as `[3]`, and what is wrong there
@@ -82,6 +86,11 @@ BANDWIDTH = (
 FLAG = (lambda v: isinstance(v, bool), "true or false")
 ZERO = (lambda v: _is_whole(v) and 0 <= v <= 3, "0, 1, 2 or 3")
 TEXT = (lambda v: isinstance(v, str), "a text in quotes")
+LAYER_MODE = (lambda v: v in MODES, '"none", "selective" or "full"')
+STAGE_MODE = (
+    lambda v: v in ("none", "full"),
+    '"none" or "full"; for a part give recompute_ms, stash_bytes and rebuilt_bytes',
+)
 
 Kind = tuple[Callable[[Any], bool], str]
 Hook = Callable[[Any, type], Any]
@@ -151,6 +160,23 @@ def _by_pair(kind: Kind) -> Hook:
     return _hook(check)
 
 
+def _layer_modes(value: Any, faults: Faults) -> Any:
+    """Return a mode, or one a stage, or of a table {"0..15": mode} a list of (layers, mode)."""
+    if not isinstance(value, dict):
+        return _walk(value, LAYER_MODE, 1, "", faults)
+    modes: list[tuple[range, Any]] = []
+    for text, mode in value.items():
+        place = f'."{text}"'
+        match = _LAYERS.fullmatch(str(text))
+        layers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not layers:
+            faults.append((place, 'is no range of layers; write "0..15", or "3" for one'))
+        if any(layers.start < other.stop and other.start < layers.stop for other, _ in modes):
+            faults.append((place, "has layers that another range has, too"))
+        modes.append((layers, _check(mode, LAYER_MODE, place, faults)))
+    return tuple(modes)
+
+
 def _split(value: Any, faults: Faults) -> Any:
     return value if isinstance(value, str) else _walk(value, SIZE, 1, "", faults)
 
@@ -189,6 +215,8 @@ HOOKS: dict[Any, Hook] = {
     Latencies: _by_pair(AMOUNT),
     Bandwidth: _one(BANDWIDTH),
     Bandwidths: _by_pair(BANDWIDTH),
+    StageModes: _one_or_each(STAGE_MODE),
+    LayerModes: _hook(_layer_modes),
     Text: _one(TEXT),
     Axes: _hook(_axes),
     dict[str, Any]: _hook(_table),

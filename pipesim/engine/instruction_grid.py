@@ -24,6 +24,7 @@ DEEPSPEED_NAMES = {
     Kind.B: "BackwardPass",
     Kind.I: "BackwardInput",  # DeepSpeed does not split the backward
     Kind.W: "BackwardWeight",
+    Kind.R: "Recompute",  # DeepSpeed rebuilds within the backward
     Kind.SEND_F: "SendActivation",
     Kind.SEND_B: "SendGrad",
     Kind.RECV_F: "RecvActivation",

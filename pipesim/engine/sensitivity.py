@@ -113,18 +113,20 @@ def _stage_costs(
     forward = _forward_of_pair(schedule, workload)
     own = np.array([stage.overlap_ms is not None for stage in pipe.stages])[schedule.stage[forward]]
     own &= forward >= 0
+    rebuild = (Kind.R,) if schedule.separate_recompute else (Kind.B, Kind.I)
     parts = {
         "forward_ms": (Kind.F,),
         "backward_ms": (Kind.B,),
         "input_grad_ms": (Kind.B, Kind.I),
         "weight_grad_ms": (Kind.B, Kind.W),
+        "recompute_ms": rebuild,
     }
     found = []
     for field in (*COST_FIELDS.values(), "overlap_ms"):
         for number, stage in enumerate(pipe.stages):
             value = getattr(stage, field)
-            if value is None:
-                continue
+            if value is None or (field == "recompute_ms" and not np.any(value)):
+                continue  # a stage that rebuilds nothing
             if field == "overlap_ms":
                 ops = own & ~workload.second & (schedule.stage[forward] == number)
             else:

@@ -147,7 +147,8 @@ def duration_table(
     ScheduleError
         If the pipeline lacks the cost.
     """
-    cost = pipe.cost_table(kind, 1 if one else schedule.microbatches)
+    rebuilt = schedule.separate_recompute
+    cost = pipe.cost_table(kind, 1 if one else schedule.microbatches, rebuilt=rebuilt)
     if cost is None:
         raise ScheduleError(missing_cost(schedule.name, kind))
     # Where each stage runs each micro-batch.
@@ -168,9 +169,10 @@ def pair_durations(schedule: Schedule, pipe: Pipeline, second: Int32Array) -> Fl
     times what its two ops cost; then speed and overhead as any op.
     """
     rank, alone = schedule.rank[second], np.zeros(len(second))
+    rebuilt = schedule.separate_recompute
     for ops in (second - 1, second):
         for kind in sorted(schedule.kinds):
-            table = pipe.cost_table(kind, schedule.microbatches)
+            table = pipe.cost_table(kind, schedule.microbatches, rebuilt=rebuilt)
             of_kind = schedule.kind[ops] == kind
             chosen = ops[of_kind]
             if table is not None and chosen.size:

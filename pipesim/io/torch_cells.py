@@ -21,7 +21,7 @@ from pipesim.checks import shown
 from pipesim.ops import Kind
 from pipesim.schedule_file import Fault
 
-WHOLE = 8  # BW, the whole backward in files of PyTorch 2.5
+WHOLE = len(Kind)  # BW, the whole backward in files of PyTorch 2.5
 CODES = {**{kind.name: int(kind) for kind in Kind}, "BW": WHOLE}
 LISTED = 1_000  # faults that are listed one by one; of the rest only the number is told
 MOST_FAULTS = 100_000  # unreadable cells after which a file is not read on

@@ -26,7 +26,8 @@ def write_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:
     Raises
     ------
     ScheduleError
-        If its slices are of unequal fractions, which the format cannot hold.
+        If its slices are of unequal fractions, or it recomputes apart from the backward, which the
+        format cannot hold.
     OSError
         If the file cannot be written.
 
@@ -52,8 +53,13 @@ def check_exportable(schedule: Schedule) -> None:
     Raises
     ------
     ScheduleError
-        If its slices are of unequal fractions.
+        If its slices are of unequal fractions, or it has ops that recompute.
     """
+    if schedule.separate_recompute:
+        raise ScheduleError(
+            f"{schedule.name}: a schedule file has no action that recomputes (R); build the "
+            "schedule without such ops, so that backwards recompute by themselves"
+        )
     fractions = schedule.fractions
     if max(fractions) - min(fractions) > 1e-9:
         raise ScheduleError(

@@ -1,7 +1,7 @@
 """Splits as pipelines: many at once, what their ranks hold, and the one that is found."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,24 +49,15 @@ def split_pipelines(
     outputs = profile.output_bytes or (0,)
     if len(set(outputs[:-1])) > 1 and options.get("bandwidth_gb_s") is not None:
         return [profile.split(counts, **options) for counts in splits.tolist()]
-    timed = _with_rebuilding(profile)
-    base = timed.split(splits[0].tolist(), **options)
+    base = profile.split(splits[0].tolist(), **options)
     ends = np.cumsum(splits, axis=1)
     costs = {}
     for name in cost_fields(base):
-        before = np.concatenate([[0.0], np.cumsum(getattr(timed, name), dtype=np.float64)])
-        costs[name] = before[ends] - before[ends - splits]
+        column = getattr(profile, name)
+        if column is not None:
+            before = np.concatenate([[0.0], np.cumsum(column, dtype=np.float64)])
+            costs[name] = before[ends] - before[ends - splits]
     return CostVariants(base, costs)
-
-
-def _with_rebuilding(profile: LayerProfile) -> LayerProfile:
-    """Return the profile with the time to rebuild in its backward, where stages add it."""
-    name = "backward_ms" if profile.input_grad_ms is None else "input_grad_ms"
-    backward, rebuilding = getattr(profile, name), profile.recompute_ms
-    if backward is None or rebuilding is None:
-        return profile
-    whole: dict[str, Any] = {name: tuple(np.add(backward, rebuilding).tolist())}
-    return replace(profile, **whole, recompute_ms=None)
 
 
 def split_pipeline(

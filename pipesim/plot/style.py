@@ -1,8 +1,8 @@
 """Colours, hatches and figure sizes that all pictures share.
 
 The colours are told apart with the common kinds of colour blindness, and by their lightness in
-black and white: forwards are light, weight gradients darker, then input gradients, and whole
-backwards the darkest. Causes of idle time differ by hatch.
+black and white: forwards are light, weight gradients darker, then recomputing, input gradients,
+and whole backwards the darkest. Causes of idle time differ by hatch.
 """
 
 import warnings
@@ -15,13 +15,14 @@ from matplotlib.figure import Figure
 
 from pipesim.io.files import FIGURE_ENDINGS, replacing
 
-KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#b5561f", "W": "#c9a227"}
-LABEL_COLOURS = {"F": "black", "B": "white", "I": "white", "W": "black"}
+KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#b5561f", "W": "#c9a227", "R": "#4a9a8a"}
+LABEL_COLOURS = {"F": "black", "B": "white", "I": "white", "W": "black", "R": "black"}
 KIND_WORDS = {
     "F": "forward (F)",
     "B": "backward (B)",
     "I": "input gradient (I)",
     "W": "weight gradient (W)",
+    "R": "recompute (R)",
 }
 IDLE_STYLES = {  # cause -> face, hatch, words
     "fill": ("#f2f2f2", None, "fill"),

@@ -113,7 +113,7 @@ FAMILIES: dict[str, Family] = {
         warm_up="m",
         peak="m",
         formula=_SAME,
-        bubble=_equal,
+        bubble=lambda s: None if s.separate_recompute else _equal(s),
         source="Huang et al. 2019",
     ),
     "1f1b": Family(

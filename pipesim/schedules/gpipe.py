@@ -5,6 +5,10 @@
     rank 2 | .  .  F0 F1 F2 F3 .  .  B3 B2 B1 B0 .  .
     rank 3 | .  .  .  F0 F1 F2 F3 B3 B2 B1 B0 .  .  .
 
+         0 | F0 F1 R1 .  .  .  .  B1 R0 B0                  gpipe, recompute="early"
+         1 | .  F0 F1 R1 .  .  B1 R0 B0 .
+         2 | .  .  F0 F1 R1 B1 R0 B0 .  .
+
 Source: Huang et al., GPipe, 2019. Both orders have bubble (p-1)/(m+p-1) with equal stages
 and hold all m micro-batches at the turn. Last-in-first-out is what automatic differentiation
 over the whole batch does; PyTorch's ScheduleGPipe goes first-in-first-out.
@@ -15,7 +19,9 @@ import numpy as np
 from pipesim.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
-from pipesim.schedules.rank_orders import each_rank, one_forward_one_backward, single_stage
+from pipesim.schedules.rank_orders import each_rank
+
+RECOMPUTE = ("with_backward", "early", "except_last")
 
 
 def gpipe_forward(placement: Placement, microbatches: int) -> Schedule:
@@ -36,11 +42,21 @@ def gpipe_forward(placement: Placement, microbatches: int) -> Schedule:
     return Schedule.from_rank_ops("gpipe_forward", placement, microbatches, orders)
 
 
-def gpipe(placement: Placement, microbatches: int, *, order: str = "lifo") -> Schedule:
+def gpipe(
+    placement: Placement,
+    microbatches: int,
+    *,
+    order: str = "lifo",
+    recompute: str = "with_backward",
+) -> Schedule:
     """Return GPipe: all forwards, then all backwards.
 
     Warm-up: all m forwards on every stage. Memory: m micro-batches on every stage.
     Bubble: (p-1)/(m+p-1) with equal stages, any p and m. Source: Huang et al. 2019.
+
+    With equal stages, and R the time to rebuild activations, the step takes
+    (m+p-1)(F+R+B) where the backward rebuilds them; rebuilt early, while the gradient is awaited,
+    (m+p-1)F + m(R+B) + (p-1)B; and R less if the last micro-batch keeps them.
 
     Parameters
     ----------
@@ -50,22 +66,39 @@ def gpipe(placement: Placement, microbatches: int, *, order: str = "lifo") -> Sc
         Number of micro-batches m.
     order
         Of the backwards: "lifo", the last micro-batch first, or "fifo", as PyTorch does.
+    recompute
+        When to rebuild what a forward has not kept, on stages that do: "with_backward", as a part
+        of it; "early", by an op R before it, so that it goes on while the gradient is awaited; or
+        "except_last", early, but for the last micro-batch, which keeps all (torchgpipe's default).
 
     Raises
     ------
     ValueError
-        If the order is neither.
+        If the order or `recompute` is none of these.
     """
     if order not in ("lifo", "fifo"):
         raise ValueError(f"order = {order!r} of gpipe is neither 'lifo' nor 'fifo'")
+    if recompute not in RECOMPUTE:
+        known = ", ".join(map(repr, RECOMPUTE))
+        raise ValueError(f"recompute = {recompute!r} of gpipe is none of {known}")
     forwards = np.arange(microbatches)
     backwards = forwards[::-1] if order == "lifo" else forwards
+    numbers, kinds = (
+        np.concatenate([forwards, backwards]),
+        np.repeat([Kind.F, Kind.B], microbatches),
+    )
+    separate = recompute != "with_backward"
+    if separate:
+        rebuilt = np.arange(2 * microbatches) >= microbatches
+        if recompute == "except_last":
+            rebuilt &= numbers < microbatches - 1
+        places = np.flatnonzero(rebuilt)
+        numbers = np.insert(numbers, places, numbers[places])
+        kinds = np.insert(kinds, places, Kind.R)
     orders = each_rank(
         placement,
-        lambda rank: one_forward_one_backward(
-            microbatches,
-            single_stage(placement, rank, forwards),
-            single_stage(placement, rank, backwards),
-        ),
+        lambda rank: (np.full(len(kinds), placement.stages_of(rank)[0]), kinds, numbers),
     )
-    return Schedule.from_rank_ops("gpipe", placement, microbatches, orders)
+    return Schedule.from_rank_ops(
+        "gpipe", placement, microbatches, orders, separate_recompute=separate
+    )

@@ -31,7 +31,9 @@ FAULTS = (PipesimError, ValueError, ArithmeticError, MemoryError)
 
 MOST_OPS = 2_000_000  # of all schedules that a reader keeps
 
-_COST = re.compile(r"stages\.((?:forward|backward|input_grad|weight_grad)_ms)(?:\[(\d+)\])?")
+_COST = re.compile(
+    r"stages\.((?:forward|backward|input_grad|weight_grad|recompute)_ms)(?:\[(\d+)\])?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class Reader:
         """
         keys = self.study.keys
         varied = [(place, _COST.fullmatch(key)) for place, key in enumerate(keys)]
-        if not any(match for _, match in varied) and self.study.imbalance is None:
+        by_costs = any(match for _, match in varied)
+        if not by_costs and self.study.imbalance is None:
             return None
         bare = replace(self.study, imbalance=None)
         try:
@@ -140,7 +143,10 @@ class Reader:
             return None
         pipe = config.pipeline
         overlap = any(stage.overlap_ms is not None for stage in pipe.stages)
-        if pipe.microbatches is not None or config.schedule.remake is not None or overlap:
+        stages = config.sections.stages
+        derived = by_costs and stages is not None and stages.recompute is not None  # from forwards
+        remade = config.schedule.remake is not None
+        if pipe.microbatches is not None or remade or overlap or derived:
             return None
         shape = (len(points), len(pipe.stages))
         costs = {

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -118,8 +117,9 @@ def _step_times(batch: Batch, makespan: FloatArray, how: Mapping[str, Any]) -> F
         return makespan
     if without_end(schedule) is not None:
         return np.full_like(makespan, np.nan)
-    step = partial(simulate_step, schedule=schedule, training=training, engine="replay", **how)
-    return np.array([step(pipe).step_ms for pipe in batch.pipelines])
+    options = {"training": training, "engine": "replay", **how}
+    steps = (simulate_step(pipe, schedule, **options) for pipe in batch.pipelines)
+    return np.array([step.step_ms for step in steps])
 
 
 def _faulty(error: Exception) -> Row:
