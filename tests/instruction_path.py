@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from tests.longest_path import Deadlock
 
-TEXT = re.compile(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B|F|B|I|W)(\d+(?:\.\d+)?)")
+TEXT = re.compile(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B|F|B|I|W|R)(\d+(?:\.\d+)?)")
 
 
 def instruction_path(program, workload, blocking, capacity=None):

@@ -5,6 +5,7 @@ from typing import Any
 
 from pipesim.checks import is_number
 from pipesim.io.config_file import Document
+from pipesim.recomputing import MODES
 
 _ELEMENT = re.compile(r"(stages|devices|links|training)\.(\w+)\[\d+\]")
 _DEFAULTS = {
@@ -23,8 +24,9 @@ _DEFAULTS = {
 def spread_out(document: Document, key: str) -> Document:
     """Return a document in which the value that a key is an element of is a list.
 
-    A number that holds for all stages, ranks, boundaries or replicas is written out once for
-    each, if the document says how many there are; so is the default of a key that is not there.
+    A number, or a mode of recompute, that holds for all stages, ranks, boundaries or replicas is
+    written out once for each, if the document says how many there are; so is the default of a key
+    that is not there.
 
     Examples
     --------
@@ -40,7 +42,7 @@ def spread_out(document: Document, key: str) -> Document:
         return document
     value = table.get(name, _DEFAULTS.get(f"{section}.{name}"))
     count = _count(document, "replicas" if match[0].startswith("training.speed") else section)
-    if not (is_number(value) or isinstance(value, str)) or count is None:
+    if not (is_number(value) or value in MODES) or count is None:
         return document
     return document | {section: table | {name: [value] * count}}
 
