@@ -49,7 +49,7 @@ def test_the_screen_of_the_demo_is_the_one_in_the_readme(experiment, capsys, tmp
         "01_unequal_stages.png",
         "01_unequal_stages.csv",
     }
-    for number in ("1705.9", "2001.5", "2003.9", "1793.0", "1695.9", "1652.5", "-15.4%", "-17.5%"):
+    for number in ("1705.9", "2001.5", "2003.9", "1793.0", "1722.8", "1652.5", "-14.0%", "-17.5%"):
         assert number in screen
 
 
@@ -227,19 +227,19 @@ def test_equal_time_beats_equal_parameters_beats_equal_layers(experiment, capsys
     assert (tmp_path / "11_equal_what.png").exists()
     layers, parameters, time = runs.values()
     assert time.makespan < parameters.makespan < layers.makespan
-    # In units of a layer the head is 6V / (72h + 12s) = 4.57: all of these stages are multiples.
+    # In units of a layer the head is 6V / (72h + 12s) = 2.2857, on top of three with equal layers.
     layer_ms = runs["equal layers"].ranks.busy[1] / experiment.MICROBATCHES / 3
     slowest = [run.ranks.busy.max() / experiment.MICROBATCHES / layer_ms for run in runs.values()]
-    assert slowest == pytest.approx([3 + 4.5714, 5, 4.5714], rel=1e-4)
-    assert "280.2" in capsys.readouterr().out
+    assert slowest == pytest.approx([3 + 2.2857, 4, 4], rel=1e-4)
+    assert "195.6" in capsys.readouterr().out
     # Measured and simulated.
     assert len(table) == 15
     assert (table.ours / table.over_32k - 1).abs().max() < 0.02
-    for ours, worst, others in ((table.ours_late, 0.12, 0.036), (table.ours_early, 0.132, 0.06)):
+    for ours, worst, others in ((table.ours_late, 0.12, 0.036), (table.ours_early, 0.145, 0.1)):
         wrong = (ours / table.over_layers - 1).abs()
         assert wrong.max() < worst
         assert (wrong.idxmax(), wrong.nlargest(2).iloc[1] < others) == (5, True)
-    assert (1 - table.ours_late / table.ours_early).max() == pytest.approx(0.034, abs=5e-4)
+    assert (1 - table.ours_late / table.ours_early).max() == pytest.approx(0.065, abs=5e-4)
     assert (table.ours_late <= table.ours_early * (1 + 1e-12)).all()
 
 

@@ -65,11 +65,19 @@ def spans(counts):
     return zip([0, *ends], ends, strict=False)
 
 
-def slowest(profile, devices, counts):
-    return max(
+def stage_times(profile, devices, counts):
+    return [
         stage_time(profile, device, *span)
         for device, span in zip(devices, spans(counts), strict=True)
-    )
+    ]
+
+
+def slowest(profile, devices, counts):
+    return max(stage_times(profile, devices, counts))
+
+
+def unevenness(profile, devices, counts):
+    return sum(time**2 for time in stage_times(profile, devices, counts))
 
 
 def fits(profile, placement, devices, in_flight, counts):
@@ -100,9 +108,11 @@ def test_the_split_of_unequal_devices_is_the_best_of_all_that_fit(task):
     assert min(counts) >= 1
     best = min(slowest(profile, devices, other) for other in everything)
     assert slowest(profile, devices, counts) == pytest.approx(best, rel=1e-12)
-    # Of all best splits, the one whose earlier stages are the largest.
+    # Of all best splits the most even one, and of those the one with the largest earlier stages.
     tied = [c for c in everything if slowest(profile, devices, c) <= best * (1 + 1e-12)]
-    assert counts == max(tied)
+    least = min(unevenness(profile, devices, c) for c in tied)
+    even = [c for c in tied if unevenness(profile, devices, c) <= least * (1 + 1e-12)]
+    assert counts == max(even)
     assert counts in everything
 
 
@@ -160,7 +170,9 @@ def test_several_stages_share_the_memory_of_their_rank(task):
     assert fits(profile, placement, devices, in_flight, counts)
     everything = list(compositions(len(profile), len(on)))
     least = min(slowest(profile, on, other) for other in everything)
-    best = max(c for c in everything if slowest(profile, on, c) <= least * (1 + 1e-12))
+    tied = [c for c in everything if slowest(profile, on, c) <= least * (1 + 1e-12)]
+    even = min(unevenness(profile, on, c) for c in tied)
+    best = max(c for c in tied if unevenness(profile, on, c) <= even * (1 + 1e-12))
     if fits(profile, placement, devices, in_flight, best):
         assert counts == best
 

@@ -104,4 +104,4 @@ def test_vocabulary_parallelism_table_5(case):
     assert redistributed / baseline == pytest.approx(case["redis_over_baseline"], rel=0.13)
     # Ours has them early, and is as good or better.
     early = efficiency(ps.partition(ours, p))
-    assert redistributed * (1 - 1e-12) <= early <= redistributed * 1.04
+    assert redistributed * (1 - 1e-12) <= early <= redistributed * 1.07

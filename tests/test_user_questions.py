@@ -535,7 +535,7 @@ def test_input_and_output_counted_as_layers():  # pytorch/torchtitan#1103
 
 def test_61_layers_are_split_with_the_larger_stages_first():  # pytorch/torchtitan#963
     profile = equal_layers(61)
-    assert ps.min_max_split([1.0] * 61, 8) == (8, 8, 8, 8, 8, 8, 8, 5)
+    assert ps.min_max_split([1.0] * 61, 8) == (8, 8, 8, 8, 8, 7, 7, 7)
     remainder_last = [7] * 7 + [12]
     best = ps.refine_split(profile, remainder_last, "1f1b", 32)
     assert best.run.makespan <= 918
@@ -544,7 +544,7 @@ def test_61_layers_are_split_with_the_larger_stages_first():  # pytorch/torchtit
 
 def test_42_layers_on_16_stages_have_a_largest_stage_of_3():  # deepspeedai/DeepSpeed#5078
     counts = ps.min_max_split([1.0] * 42, 16)
-    assert (max(counts), min(counts), sum(counts)) == (3, 1, 42)
+    assert counts == (3,) * 10 + (2,) * 6
     best = ps.refine_split(equal_layers(42), counts, "1f1b", 32)
     assert best.run.makespan <= 387  # ten of 3, then six of 2
 
@@ -573,7 +573,7 @@ def test_the_best_split_on_one_fast_and_four_slow_devices():  # dylanyunlon/Neur
     pipe = ps.partition(
         sized, 5, speed=[989, 155, 155, 155, 155], memory_bytes=limits, in_flight=[1] * 5
     )
-    assert [stage.param_bytes for stage in pipe.stages] == [10, 6, 6, 6, 4]
+    assert [stage.param_bytes for stage in pipe.stages] == [10, 6, 6, 5, 5]
 
 
 def test_the_plan_depends_on_the_bandwidth():  # msr-fiddle/pipedream#29

@@ -33,8 +33,9 @@ DEVICE_OPTIONS = ("ranks", "placement", "speed", "overhead_ms", "memory_bytes")
 def min_max_split(weights: Sequence[float], parts: int) -> tuple[int, ...]:
     """Return how many items each part gets so that the heaviest part is as light as it can be.
 
-    Parts are contiguous and none is empty. Of all best splits, it is the one whose earlier
-    parts are the largest: with few micro-batches a slow stage costs less the earlier it sits.
+    Parts are contiguous and none is empty. Of all best splits, it is the most even one, with the
+    least sum of squares, and of those the one whose earlier parts are the largest: with few
+    micro-batches a slow stage costs less the earlier it sits.
     Exact, by dynamic programming over the parts from the last.
 
     Parameters
@@ -52,7 +53,7 @@ def min_max_split(weights: Sequence[float], parts: int) -> tuple[int, ...]:
     Examples
     --------
     >>> min_max_split([1, 1, 1, 1, 4], parts=3)
-    (3, 1, 1)
+    (2, 2, 1)
     """
     parts = check_count("parts", parts)
     check_enough(len(weights), parts)
@@ -118,8 +119,8 @@ def partition(
     >>> print(partition(profile, 3))
     pipeline: 3 stages on 3 ranks (linear)
     stage  rank  name  forward_ms  backward_ms
-        0     0  0..2           3            6
-        1     1  3              1            2
+        0     0  0..1           2            4
+        1     1  2..3           2            4
         2     2  4              4            8
 
     One device is four times as fast as the others, and all hold at most four layers:

@@ -105,11 +105,11 @@ def _exact(problem: Problem, by_device: Loads, members: list[list[int]]) -> Foun
     order = [0] * len(sequence)
     for stage, kind in enumerate(sequence):
         order[problem.rank_of[stage]] = next(left[kind])
+    ordered = _in_order(problem, by_device, order)
     if found is None:
-        ordered = problem._replace(memory=problem.memory[order])
         what = f"with the devices in the order {order} the least that any split needs is"
         raise ValueError(nothing_fits(ordered, counts, what))
-    return tuple(order), counts
+    return tuple(order), solve(ordered)
 
 
 def _least(
@@ -140,7 +140,7 @@ def _least(
     for stage in range(stages):
         for kind in np.flatnonzero(left).tolist():
             own = held.before[stage], held.top[stage], memory[kind]
-            ends = part_ends(*loads(stage, kind), *own, largest, first)
+            ends, _ = part_ends(*loads(stage, kind), *own, largest, first)
             fits = ends[rows[_without(left, kind)][ends] <= largest * (1 + SLACK)]
             if fits.size:
                 break
@@ -154,16 +154,18 @@ def _without(taken: tuple[int, ...], kind: int) -> tuple[int, ...]:
     return (*taken[:kind], taken[kind] - 1, *taken[kind + 1 :])
 
 
+def _in_order(problem: Problem, by_device: Loads, order: Sequence[int]) -> Problem:
+    """Return the problem with the devices in another order."""
+    rows = np.array(order)[problem.rank_of]
+    loads = Loads(by_device.before[rows], by_device.top[rows])
+    return problem._replace(loads=loads, memory=problem.memory[list(order)])
+
+
 def _swapped(problem: Problem, by_device: Loads, devices: Sequence[Device]) -> Found:
     """Return the best order found by letting two devices at a time change places."""
 
-    def with_order(order: tuple[int, ...]) -> Problem:
-        rows = np.array(order)[problem.rank_of]
-        loads = Loads(by_device.before[rows], by_device.top[rows])
-        return problem._replace(loads=loads, memory=problem.memory[list(order)])
-
     def split(order: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-        ordered = with_order(order)
+        ordered = _in_order(problem, by_device, order)
         try:
             counts = solve(ordered)
         except ValueError:

@@ -64,6 +64,38 @@ def fill_rows(
 
 
 @njit(cache=True)
+def even_rows(
+    before: FloatArray,
+    top: FloatArray,
+    held: FloatArray,
+    held_top: FloatArray,
+    limits: FloatArray,
+    largest: float,
+) -> FloatArray:
+    """Return the least sum of squared loads of parts s.. that take the items i.., array [s, i].
+
+    No load is above `largest`. Infinite where they cannot; one row more than parts.
+    """
+    parts, items = top.shape
+    rows = np.full((parts + 1, items + 1), np.inf)
+    rows[parts, items] = 0.0
+    for part in range(parts - 1, -1, -1):
+        for first in range(items):
+            best = np.inf
+            extra, held_extra = 0.0, 0.0
+            for end in range(first + 1, items + 1):
+                extra = max(extra, top[part, end - 1])
+                held_extra = max(held_extra, held_top[part, end - 1])
+                load = before[part, end] - before[part, first] + extra
+                bytes_held = held[part, end] - held[part, first] + held_extra
+                if load > largest or bytes_held > limits[part]:
+                    break
+                best = min(best, load * load + rows[part + 1, end])
+            rows[part, first] = best
+    return rows
+
+
+@njit(cache=True)
 def loads_of_splits(before: FloatArray, top: FloatArray, counts: IntArray) -> FloatArray:
     """Return the load of every part in each of some splits, array (splits, parts)."""
     splits, parts = counts.shape

@@ -9,6 +9,9 @@ is exact. With unequal parts none of which may be empty it does not grow or fall
 (a slow part must take at least one item, which may be a large one), so nothing is bisected; a
 part's load grows with its items, though, and the look at j ends where it reaches the best so far.
 O(parts x items^2) at worst, a few items each in practice.
+
+Many splits have the same largest load. A second pass, over parts that stay below it, takes the
+most even of them, with the least sum of squares: few slow stages cost less than many.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,8 +65,8 @@ def least_split(
 ) -> tuple[int, ...] | None:
     """Return how many items each part gets so that the largest load is the least.
 
-    None if no split keeps within the limits. No part is empty. Of all best splits, it is the one
-    whose earlier parts are the largest.
+    None if no split keeps within the limits. No part is empty. Of all best splits, it is the most
+    even one, and of those the one whose earlier parts are the largest.
 
     Parameters
     ----------
@@ -72,22 +75,22 @@ def least_split(
     held, limits
         What must not be above the limit of each part, array (parts,); by default nothing.
     """
-    from pipesim.partitioning.kernels import fill_rows
+    from pipesim.partitioning.kernels import even_rows, fill_rows
 
     if held is None or limits is None:
         held, limits = loads, np.full(len(loads.top), np.inf)
-    rows = fill_rows(loads.before, loads.top, held.before, held.top, limits)
-    largest = rows[0, 0]
+    tables = loads.before, loads.top, held.before, held.top, limits
+    largest = fill_rows(*tables)[0, 0]
     if largest == np.inf:
         return None
+    squares = even_rows(*tables, largest * (1 + SLACK))
     counts: list[int] = []
     for part, limit in enumerate(limits):
-        before, top = loads.before[part], loads.top[part]
-        ends = part_ends(
-            before, top, held.before[part], held.top[part], limit, largest, sum(counts)
-        )
-        fits = rows[part + 1][ends] <= largest * (1 + SLACK)
-        counts.append(int(ends[fits].max()) - sum(counts))
+        first = sum(counts)
+        own = loads.before[part], loads.top[part], held.before[part], held.top[part], limit
+        ends, load = part_ends(*own, largest, first)
+        even = load**2 + squares[part + 1][ends] <= squares[part, first] * (1 + SLACK)
+        counts.append(int(ends[even].max()) - first)
     return tuple(counts)
 
 
@@ -99,12 +102,15 @@ def part_ends(
     limit: float,
     largest: float,
     first: int,
-) -> IntArray:
-    """Return where a part may end that begins at item `first`, its load at most `largest`."""
+) -> tuple[IntArray, FloatArray]:
+    """Return where a part may end that begins at item `first`, and its load there.
+
+    Its load is at most `largest`.
+    """
     load = before[first + 1 :] - before[first] + np.maximum.accumulate(top[first:])
     bytes_held = held[first + 1 :] - held[first] + np.maximum.accumulate(held_top[first:])
-    fits = (load <= largest * (1 + SLACK)) & (bytes_held <= limit)
-    return first + 1 + np.flatnonzero(fits)
+    fits = np.flatnonzero((load <= largest * (1 + SLACK)) & (bytes_held <= limit))
+    return first + 1 + fits, load[fits]
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
