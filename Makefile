@@ -35,10 +35,14 @@ figures: $(ENVIRONMENT)
 	$(BIN)/python experiments/05_price_of_imbalance.py
 	$(BIN)/python experiments/06_schedule_zoo.py
 	$(BIN)/python experiments/09_imbalance_sweep.py
+	$(BIN)/python experiments/11_equal_what.py
+	$(BIN)/python experiments/13_pipeline_x_data_parallel.py
 	cp out/01_unequal_stages.png docs/straggler.png
 	cp out/05_price_of_imbalance.png docs/price_of_imbalance.png
 	cp out/06_schedule_zoo.png docs/schedule_zoo.png
 	cp out/09_imbalance_sweep.png docs/imbalance_sweep.png
+	cp out/11_equal_what.png docs/equal_what.png
+	cp out/13_replicas.png docs/replicas.png
 
 clean:
 	rm -rf .venv .venv-torch .venv-distributed out

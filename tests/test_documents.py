@@ -90,6 +90,34 @@ def test_the_fault_in_the_readme_is_what_check_says(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines() == lines
 
 
+def test_the_splits_in_the_readme_are_what_split_says(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    shown = README.split("<!-- split -->\n```\n")[1].split("\n```")[0]
+    assert main(["split", "experiments/configs/llama3_8b.toml"]) == 0
+    assert capsys.readouterr().out.rstrip() == shown
+
+
+def test_the_keys_of_memory_and_replicas_in_the_readme(tmp_path):
+    text = README.split("```\n[devices]\nmemory_bytes")[1].split("```")[0]
+    (tmp_path / "readme.toml").write_text(
+        f'[run]\nschedule = "1f1b"\n[devices]\nranks = 4\nmemory_bytes{text}'.replace(
+            "[layers]", '[layers]\nfile = "layers.csv"\nsplit = "time"'
+        )
+    )
+    costs = ROOT / "experiments" / "configs" / "llama3_8b.csv"
+    (tmp_path / "layers.csv").write_text(costs.read_text())
+    config = ps.read_config(tmp_path / "readme.toml")
+    assert config.schedule.microbatches == 64
+    assert config.training.speed == (1, 1, 0.9, 1)
+    assert ps.simulate_step(config.pipeline, config.schedule, training=config.training).step_ms > 0
+
+
+def test_the_numbers_on_layers_and_replicas_in_the_readme():
+    text = README.split("## From layers to stages")[1].split("## Schedules")[0]
+    for number in ("26.7 s", "20.3, of equal time 20.2", "within 2 %", "31 % longer", "costs 5 %"):
+        assert number in text  # each is held by the test of its experiment
+
+
 def test_the_costs_of_the_protocols_in_the_readme():
     rows = [line for line in README.splitlines() if re.match(r"\| `\w+` \|.*\|.*\|.*\|$", line)]
     shown = {row.split("`")[1]: [c.strip() for c in row.split("|")[3:5]] for row in rows}
