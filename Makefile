@@ -12,9 +12,9 @@ demo: $(ENVIRONMENT)
 test: lint
 	$(BIN)/pytest -n auto
 
-# PyTorch's own schedules, op for op, in an environment of their own.
+# What needs PyTorch, in an environment of its own: its schedules, op for op; real pipelines.
 test-torch: .venv-torch/installed
-	.venv-torch/bin/pytest tests/test_torch_schedules.py
+	.venv-torch/bin/pytest tests/test_torch_schedules.py tests/runtime pipesim/runtime
 
 # The same sweep on local clusters of Dask and of Ray, in an environment of their own.
 test-distributed: .venv-distributed/installed

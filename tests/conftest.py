@@ -8,14 +8,6 @@ from hypothesis import settings
 matplotlib.use("Agg")
 
 
-@pytest.fixture(autouse=True)
-def _no_figures_left():
-    yield
-    from matplotlib import pyplot
-
-    pyplot.close("all")
-
-
 # In continuous integration the same examples every time; at a developer's, new ones.
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("developer", deadline=None)

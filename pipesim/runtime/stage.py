@@ -1,0 +1,154 @@
+"""A model's layers in order, and the stages that they are split into."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import index
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class PipelineStage(nn.Module):
+    """The layers of one stage, run one after the other.
+
+    Parameters
+    ----------
+    layers
+        In forward order, each a module that takes what the one before puts out.
+    names
+        One a layer; by default their numbers in the stage.
+    recompute
+        Whether only the stage's input is kept from the forward, and the rest is rebuilt before
+        the backward (activation checkpointing).
+
+    Raises
+    ------
+    ValueError
+        If there are not as many names as layers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> stage = PipelineStage([nn.Linear(8, 16), nn.ReLU()])
+    >>> stage(torch.zeros(2, 8)).shape
+    torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        *,
+        names: Sequence[str] | None = None,
+        recompute: bool = False,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.names = tuple(map(str, range(len(self.layers)))) if names is None else tuple(names)
+        self.recompute = recompute
+        if len(self.names) != len(self.layers):
+            raise ValueError(f"{len(self.names)} names for {len(self.layers)} layers")
+
+    def forward(self, activation: Any) -> Any:
+        """Return what the last layer puts out."""
+        if self.recompute:
+            return checkpoint(self._run, activation, use_reentrant=False)
+        return self._run(activation)
+
+    def _run(self, activation: Any) -> Any:
+        for layer in self.layers:
+            activation = layer(activation)
+        return activation
+
+
+def model_layers(
+    model: nn.Module | Iterable[nn.Module], names: Sequence[str] | None = None
+) -> list[tuple[str, nn.Module]]:
+    """Return a model's layers with their names, in forward order.
+
+    Parameters
+    ----------
+    model
+        An `nn.Sequential` or `nn.ModuleList`, a list of modules, or any module whose layers
+        `names` says.
+    names
+        Names of submodules, such as "blocks.0", in forward order.
+
+    Raises
+    ------
+    ValueError
+        If there is no such submodule, or it is not known what the layers are.
+
+    Examples
+    --------
+    >>> [name for name, _ in model_layers(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))]
+    ['0', '1']
+    """
+    if names is not None:
+        if not isinstance(model, nn.Module):
+            raise ValueError("names of submodules need a module that has them")
+        known = dict(model.named_modules())
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise ValueError(f"{type(model).__name__} has no submodule {missing[0]!r}")
+        return [(name, known[name]) for name in names]
+    if isinstance(model, nn.Sequential | nn.ModuleList):
+        return list(model.named_children())
+    if isinstance(model, nn.Module):
+        raise ValueError(
+            f"{type(model).__name__} is no nn.Sequential: name its layers in forward order, "
+            "names=['embedding', 'blocks.0', ...]"
+        )
+    return [(str(number), layer) for number, layer in enumerate(model)]
+
+
+def split_model(
+    model: nn.Module | Iterable[nn.Module],
+    counts: Sequence[int],
+    *,
+    names: Sequence[str] | None = None,
+    recompute: bool | Sequence[bool] = False,
+) -> list[PipelineStage]:
+    """Return the stages of which stage s holds the next counts[s] layers of a model.
+
+    The layers are the model's own, not copies.
+
+    Parameters
+    ----------
+    model, names
+        As for `model_layers`.
+    counts
+        Number of layers of every stage; they sum to the number of layers.
+    recompute
+        Whether stages recompute: for all, or one a stage.
+
+    Raises
+    ------
+    ValueError
+        If the counts lose or repeat a layer, or `recompute` has another length.
+
+    Examples
+    --------
+    >>> stages = split_model(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)), [2, 1])
+    >>> [stage.names for stage in stages]
+    [('0', '1'), ('2',)]
+    """
+    layers = model_layers(model, names)
+    counts = [index(count) for count in counts]
+    if sum(counts) != len(layers) or min(counts, default=-1) < 0:
+        raise ValueError(
+            f"split {counts} places {sum(counts)} layers, but the model has {len(layers)}"
+        )
+    modes = [recompute] * len(counts) if isinstance(recompute, bool) else list(recompute)
+    if len(modes) != len(counts):
+        raise ValueError(f"recompute has {len(modes)} values for {len(counts)} stages")
+    ends = list(accumulate(counts))
+    stages = []
+    for end, count, mode in zip(ends, counts, modes, strict=True):
+        chosen = layers[end - count : end]
+        stages.append(
+            PipelineStage(
+                [layer for _, layer in chosen], names=[name for name, _ in chosen], recompute=mode
+            )
+        )
+    return stages
