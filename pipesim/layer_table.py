@@ -78,8 +78,9 @@ def _faults(column: str, cells: Any, names: list[str], *, whole: bool) -> Iterat
     good = (values >= 0) & (values <= (MOST_BYTES if whole else MOST_MS))
     if whole:
         good &= values == np.floor(values)
-    # Texts that look like numbers are texts still.
-    good &= np.array([not isinstance(cell, str | bool) for cell in cells.tolist()], dtype=bool)
+    # Numbers as text are faults, unless they are so only because of a text that is no number.
+    odd = np.array([isinstance(cell, str | bool) for cell in cells.tolist()], dtype=bool)
+    good &= ~odd if np.isfinite(values[odd]).all() else True
     kind = "a whole number" if whole else "a number"
     rows = np.flatnonzero(~good).tolist()
     for row in rows[:MOST_FAULTS]:

@@ -48,6 +48,7 @@ def test_a_file_with_aliases_is_read(layer_csv):
         ("layer\nx\n", "no column forward_ms"),
         ("F_ms,forward_ms\n1,1\n", "gives forward_ms a second time"),
         ("F_ms\n-1\n", r"F_ms\[0\]: -1 is not a number from 0"),
+        ("F_ms\n2\nx\n", r"csv: no layer costs: F_ms\[1\]: 'x' is not a number"),
         ("F_ms\nx\n", r"F_ms\[0\]: 'x' is not a number"),
         ("F_ms\n1\n\n,\n", "line 4: 2 fields for 1 columns"),
         ("layer,F_ms,B_ms\na,1,2,9\n", "line 2: 4 fields for 3 columns"),

@@ -306,7 +306,8 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
         try:
             profile = read_layers(directory / layers.file)
         except ConfigError as error:
-            raise ConfigError(name, [f"layers.file: {error}"]) from None
+            faults = [f"layers.file: {line}" for line in str(error).splitlines()]
+            raise ConfigError(name, faults) from None
         split: Any = layers.split
         profile = recomputing_layers(profile, layers.recompute, name)  # a split by time counts it
         if isinstance(split, str):
