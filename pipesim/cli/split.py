@@ -109,7 +109,7 @@ def split(arguments: Namespace) -> None:
         return
     print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}")
     if training is not None:
-        print("step: without training.speed, reductions and optimizer; they count as memory only")
+        print("step: without training.speed, reductions and optimizer")
     print()
     print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}")
 
