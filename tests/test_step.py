@@ -444,3 +444,8 @@ def test_the_step_as_text():
     last = step_text(ps.simulate_step(TWO_STAGES, "1f1b", 2, training=many)).splitlines()
     assert last[-1].endswith("4 faster replicas left out")
     assert [line.split()[0] for line in last[4:-1]] == [str(n) for n in range(4, 20)]
+
+
+def test_a_training_takes_lists():
+    training = ps.Training(replicas=2, speed=[1.0, [1.0, 0.5]], optimizer_ms=[1, 2])
+    assert training == ps.Training(replicas=2, speed=(1.0, (1.0, 0.5)), optimizer_ms=(1, 2))
