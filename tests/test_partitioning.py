@@ -339,3 +339,10 @@ def test_a_device_without_memory_holds_nothing():
     with pytest.raises(ValueError, match=message):
         ps.partition(profile, 1, memory_bytes=0, in_flight=[1])
     assert len(ps.partition(profile, 1, memory_bytes=0, in_flight=[0]).stages) == 1
+
+
+def test_what_a_backward_rebuilds_pays_no_overhead_of_its_own():
+    # 4 ms a layer; with 2 x 1.9 on the first rank 3.8 + 3 x 4 = 15.8 is the least, not 4 x 4.
+    profile = ps.LayerProfile([1] * 6, [2] * 6, stash_bytes=[10] * 6, output_bytes=[1] * 6)
+    pipe = ps.partition(profile.recompute("full"), 2, overhead_ms=[1.9, 0.0])
+    assert [stage.name for stage in pipe.stages] == ["0..2", "3..5"]
