@@ -1,23 +1,31 @@
 """What is typed on the command line as KEY=VALUE."""
 
 import json
+import tomllib
 from typing import Any
 
 TEXT_KEYS = ("title", "source", "run.schedule", "layers.file")  # taken as they are typed
 
 
 def parse_value(text: str) -> Any:
-    """Return what a value on the command line means: JSON, a list with commas, or a text.
+    """Return what a value on the command line means: JSON, TOML, a list with commas, or a text.
 
     Examples
     --------
     >>> parse_value("1,1,2.5"), parse_value("1f1b"), parse_value("4"), parse_value('{"a.b": [1]}')
     ([1, 1, 2.5], '1f1b', 4, {'a.b': [1]})
+    >>> parse_value('{"a.b" = [1, 2]}')
+    {'a.b': [1, 2]}
     """
     try:
         return json.loads(text)
     except ValueError:
         pass
+    if text.lstrip().startswith("{"):  # a table as a config file in TOML has it
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except ValueError:
+            pass
     if "," in text and not text.lstrip().startswith(("[", "{", '"')):
         return [parse_value(part) for part in text.split(",")]
     for number in (int, float):  # what JSON does not take for one: 010, .5, 1., nan

@@ -59,7 +59,9 @@ def compare(arguments: Namespace) -> None:
         return
     print(_comparison(runs, microbatches, steps))
     if ends:
-        print("step: with the reductions and the optimizer of [training]")
+        without = [r.schedule.name for r in runs if r.schedule.name not in ends]
+        but = f", but for {', '.join(without)}" if without else ""
+        print(f"step: with the reductions and the optimizer of [training]{but}")
     alone = [r.schedule.name for r in runs if r.schedule.kinds == {Kind.F}]
     if alone and len(alone) < len(runs):
         print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")

@@ -107,7 +107,10 @@ def split(arguments: Namespace) -> None:
     if arguments.json:
         print(to_json({"choices": [_plain(c) for c in choices], "chosen": _plain(chosen)}))
         return
-    print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}\n")
+    print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}")
+    if training is not None:
+        print("step: without replicas, reductions and the optimizer of [training]")
+    print()
     print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}")
 
 
