@@ -83,7 +83,7 @@ def _batch_rows(batch: Batch) -> dict[int, Row]:
     del how["engine"]  # simulate_many has its own
     try:
         columns = simulate_many(schedule, _held(batch), **how)
-        columns["step_ms"] = _step_times(batch, columns["makespan_ms"], how)
+        columns |= _step_columns(batch, columns["makespan_ms"], how)
     except FAULTS as error:
         if len(batch.numbers) == 1:
             return {batch.numbers[0]: _faulty(error)}
@@ -110,16 +110,26 @@ def _held(batch: Batch) -> Sequence[Pipeline]:
     return [training.holding(pipe) for pipe in pipelines]
 
 
-def _step_times(batch: Batch, makespan: FloatArray, how: Mapping[str, Any]) -> FloatArray:
-    """Return how long the whole steps of all replicas take, NaN where they have no end."""
+def _step_columns(
+    batch: Batch, makespan: FloatArray, how: Mapping[str, Any]
+) -> dict[str, FloatArray]:
+    """Return how long the whole steps of all replicas take, NaN where they have no end.
+
+    Where replicas have a speed of their own, also the numbers of the slowest.
+    """
     training, schedule = batch.config.training, batch.config.schedule
     if training is None:
-        return makespan
+        return {"step_ms": makespan}
     if without_end(schedule) is not None:
-        return np.full_like(makespan, np.nan)
+        return {"step_ms": np.full_like(makespan, np.nan)}
     options = {"training": training, "engine": "replay", **how}
-    steps = (simulate_step(pipe, schedule, **options) for pipe in batch.pipelines)
-    return np.array([step.step_ms for step in steps])
+    steps = [simulate_step(pipe, schedule, **options) for pipe in batch.pipelines]
+    columns = {"step_ms": np.array([step.step_ms for step in steps])}
+    if any(factor != 1 for row in training.replica_speeds(1) for factor in row):
+        slowest = [step.runs[step.slowest_replica].summary() for step in steps]
+        for name in METRICS:
+            columns[name] = np.array([numbers[name] for numbers in slowest], dtype=np.float64)
+    return columns
 
 
 def _faulty(error: Exception) -> Row:
