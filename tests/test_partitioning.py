@@ -154,7 +154,7 @@ def test_the_nearest_split_of_several_stages_a_rank_has_the_least_on_the_fullest
         [1] * 18, param_bytes=[5, *[8] * 16, 5], stash_bytes=[0, *[5] * 16, 10]
     )
     devices = [Device(memory_bytes=room)] * 4
-    with pytest.raises(ValueError, match="^no split was found that keeps .* needs 99 bytes"):
+    with pytest.raises(ValueError, match=r"^no split was found that keeps .* needs 99 bytes"):
         fair_split(profile, v_placement(8, 4), devices, in_flight=[7, 7, 7, 7, 4, 3, 2, 1])
 
 

@@ -71,8 +71,8 @@ def nothing_fits(problem: Problem, counts: Sequence[int], what: str) -> str:
     held = problem.bytes_of(np.array([counts]))[0]
     fullest = int((held / np.maximum(problem.memory, 1)).argmax())
     return (
-        f"no split {found}keeps every rank within its memory: {what} {held[fullest]:,.0f} bytes on the "
-        f"fullest rank, {fullest}, which has {problem.memory[fullest]:,.0f}, with the split "
+        f"no split {found}keeps every rank within its memory: {what} {held[fullest]:,.0f} bytes "
+        f"on the fullest rank, {fullest}, which has {problem.memory[fullest]:,.0f}, with the split "
         f"{list(counts)}"
     )
 
