@@ -109,7 +109,8 @@ class LayerProfile:
             name: [f"{x:g}" if name in TIMES else str(x) for x in values]
             for name, values in columns.items()
         }
-        return text_table(cells, left=("layer", *self.labels))
+        source = f"\nsource: {self.source}" if self.source else ""
+        return text_table(cells, left=("layer", *self.labels)) + source
 
     @classmethod
     def from_frame(cls, frame: "pd.DataFrame") -> Self:

@@ -77,6 +77,8 @@ class Training:
     speed: float | tuple[float, ...] | tuple[tuple[float, ...], ...] = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("optimizer_ms", "speed"):
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         check_count("replicas", self.replicas)
         if self.zero not in ZERO_LEVELS or isinstance(self.zero, bool):
             raise ValueError(f"zero = {self.zero!r} is none of 0, 1, 2, 3")
@@ -186,3 +188,7 @@ class Training:
             return 0.0
         link = Link(self.latency_ms, self.bandwidth_gb_s)
         return link.wire_ms(rounds * (d - 1) / d * size_bytes) + self.latency_ms
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value

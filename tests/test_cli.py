@@ -645,3 +645,25 @@ def test_compare_takes_m_from_the_batch(tmp_path, capsys):
     assert main(["compare", str(path), "--schedules", "1f1b,pipedream", "--json"]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert {run["schedule"]: run["step_ms"] for run in runs}["1f1b"] == 27
+
+
+def test_a_step_says_what_is_not_in_it(capsys, tmp_path):
+    config = tmp_path / "two.toml"
+    config.write_text(
+        """[run]
+schedule = "1f1b"
+microbatches = 4
+[stages]
+forward_ms = [1, 1]
+backward_ms = 2
+[training]
+replicas = 2
+zero = 3
+"""
+    )
+    assert main(["run", str(config)]) == 0
+    assert "ZeRO-3: how long ops wait for the parameters" in capsys.readouterr().out
+    assert main(["compare", str(config), "--schedules", "1f1b,pipedream"]) == 0
+    assert "optimizer of [training], but for pipedream\n" in capsys.readouterr().out
+    assert main(["compare", str(config), "--schedules", "1f1b,gpipe"]) == 0
+    assert "optimizer of [training]\n" in capsys.readouterr().out

@@ -71,6 +71,18 @@ def test_bad_files_are_named(tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
+def test_one_text_among_numbers_is_the_only_fault(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text("layer,kind,F_ms,act_bytes\na,1,1,5\nb,x,o,6\nc,2,1e3,7\n")
+    with pytest.raises(ps.ConfigError) as error:
+        ps.read_layers(path)
+    assert [fault.split(": ", 1)[1] for fault in error.value.faults] == [
+        "F_ms[1] (b): 'o' is not a number from 0 to 10^15"
+    ]
+    path.write_text("layer,kind,F_ms,act_bytes\na,1,1,5\nb,x,2,6\n")
+    assert ps.read_layers(path).labels == {"kind": ("1", "x")}
+
+
 def test_blanks_and_a_byte_order_mark_do_not_matter(tmp_path):
     path = tmp_path / "layers.csv"
     path.write_bytes("\ufefflayer, forward_ms , backward_ms\na, 1, 2\n".encode())

@@ -132,3 +132,16 @@ def test_a_config_without_layers_and_a_profile_without_bytes(config, tmp_path, c
     assert "GB" not in capsys.readouterr().out.replace("GB/s", "")
     assert main(["split", config, "--by", "param_bytes"]) == 2
     assert "the profile gives no param_bytes" in capsys.readouterr().err
+
+
+def test_a_split_of_replicas_says_that_its_step_is_one_without_them(config, capsys):
+    assert main(["split", config, "--set", "training.replicas=2"]) == 0
+    assert "\nstep: without replicas, reductions" in capsys.readouterr().out
+    assert main(["split", config]) == 0
+    assert "without replicas" not in capsys.readouterr().out
+
+
+def test_a_table_is_typed_as_in_a_file(config, capsys):
+    recompute = 'layers.recompute={"0..3" = "none"}'
+    assert main(["split", config, "--set", recompute]) == 0
+    assert main(["split", config, "--set", recompute.replace(" = ", ": ")]) == 0

@@ -109,7 +109,7 @@ def split(arguments: Namespace) -> None:
         return
     print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}")
     if training is not None:
-        print("step: without training.speed, reductions and optimizer")
+        print("step: without replicas, reductions and the optimizer of [training]")
     print()
     print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}")
 

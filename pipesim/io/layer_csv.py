@@ -2,9 +2,14 @@
 
 import csv
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from pipesim.errors import ConfigError
+from pipesim.layer_table import ALIASES, SIZES, TIMES
 from pipesim.layers import LayerProfile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def read_layers(path: str | PathLike[str]) -> LayerProfile:
@@ -27,11 +32,26 @@ def read_layers(path: str | PathLike[str]) -> LayerProfile:
     try:
         _check_rows(path)
         frame = pd.read_csv(path, skipinitialspace=True, encoding="utf-8-sig")
-        return LayerProfile.from_frame(frame.rename(columns=str.strip))
+        frame = frame.rename(columns=str.strip)
+        return LayerProfile.from_frame(frame.apply(_numbers))
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         faults = [f"no layer costs: {line}" for line in str(reason).splitlines()]
         raise ConfigError(str(path), faults) from None
+
+
+def _numbers(column: "pd.Series") -> "pd.Series":
+    """Return a column of amounts with its numbers as numbers.
+
+    Where one cell holds a text pandas makes texts of all.
+    """
+    import pandas as pd
+
+    name = str(column.name)
+    if ALIASES.get(name, name) not in (*TIMES, *SIZES) or column.dtype.kind in "biuf":
+        return column
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers.astype(object).where(numbers.notna(), column)
 
 
 def _check_rows(path: str | PathLike[str]) -> None:
