@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipesim.batch import CostVariants, simulate_many
     from pipesim.batch_arithmetic import BatchSizes, batch_sizes
     from pipesim.components import Device, Link, Stage
-    from pipesim.config import read_config, simulate_config
+    from pipesim.config import read_config, simulate_config, simulate_step_config
     from pipesim.engine.deadlock import check_deadlock
     from pipesim.errors import (
         ConfigError,
@@ -111,6 +111,7 @@ _HOMES = {
     "schedule_names": "schedules",
     "simulate": "run",
     "simulate_config": "config",
+    "simulate_step_config": "config",
     "simulate_many": "batch",
     "simulate_step": "step",
     "sweep_config": "sweep",

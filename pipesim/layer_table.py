@@ -78,15 +78,14 @@ def _faults(column: str, cells: Any, names: list[str], *, whole: bool) -> Iterat
     good = (values >= 0) & (values <= (MOST_BYTES if whole else MOST_MS))
     if whole:
         good &= values == np.floor(values)
-    # Numbers as text are faults, unless they are so only because of a text that is no number.
-    odd = np.array([isinstance(cell, str | bool) for cell in cells.tolist()], dtype=bool)
-    good &= ~odd if np.isfinite(values[odd]).all() else True
+    # Texts that look like numbers are texts still.
+    good &= np.array([not isinstance(cell, str | bool) for cell in cells.tolist()], dtype=bool)
     kind = "a whole number" if whole else "a number"
     rows = np.flatnonzero(~good).tolist()
     for row in rows[:MOST_FAULTS]:
         who = f" ({names[row]})" if names else ""
         cell = cells.iloc[row]
-        shown = repr(cell) if isinstance(cell, str) else str(cell)
+        shown = repr(cell) if isinstance(cell, str) else "nothing" if cell != cell else str(cell)
         yield f"{column}[{row}]{who}: {shown} is not {kind} from 0 to 10^15"
     if len(rows) > MOST_FAULTS:
         yield f"{column}: {len(rows) - MOST_FAULTS} more of its cells are faulty"

@@ -55,7 +55,7 @@ def test_a_file_with_aliases_is_read(layer_csv):
         ("layer,F_ms\na,1,\n", "line 2: 3 fields for 2 columns"),
         ("layer,F_ms\na\n", "line 2: 1 fields for 2 columns"),
         ("F_ms,act_bytes\n1,1.5\n", r"act_bytes\[0\]: 1.5 is not a whole number"),
-        ("F_ms,act_bytes\n1,1\n2,\n", r"act_bytes\[1\]: nan is not a whole number"),
+        ("F_ms,act_bytes\n1,1\n2,\n", r"act_bytes\[1\]: nothing is not a whole number"),
         ("F_ms,act_bytes\n1,inf\n", r"act_bytes\[0\]: inf is not a whole number"),
         ("F_ms,B_ms,B_input_ms,W_ms\n1,1,1,1\n", "the backward is given twice"),
         ("F_ms,B_input_ms\n1,1\n", "give both or none"),

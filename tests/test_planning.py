@@ -158,7 +158,8 @@ def test_many_splits_at_once_take_what_each_takes_alone(outputs):
     options = {"bandwidth_gb_s": 1e-6, "speed": [1.0, 1.5, 0.5]}
     splits = list(compositions(5, 3))
     schedule = ps.build_schedule("1f1b", 3, 4)
-    many = makespans(schedule, split_pipelines(profile, np.array(splits), options))
+    pipelines = split_pipelines(profile, np.array(splits), options, sizes=True)
+    many = makespans(schedule, pipelines)
     alone = [ps.simulate(profile.split(s, **options), schedule).makespan for s in splits]
     assert many.tolist() == pytest.approx(alone, rel=1e-12)
 

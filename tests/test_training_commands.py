@@ -344,7 +344,10 @@ def test_split_counts_gradients_and_optimizer_as_memory(layered, capsys):
     tight = as_json(capsys, "split", layered, *limit, "--set", "training.replicas=1")
     assert tight["chosen"]["split"] == [3, 3]
     assert main(["split", layered, "--set", "training.replicas=1"]) == 0
-    assert "\nstep: without training.speed, reductions and optimizer\n" in capsys.readouterr().out
+    assert (
+        "\nstep: without replicas, reductions and the optimizer of [training]\n"
+        in capsys.readouterr().out
+    )
     # Nothing fits, until replicas share it.
     none = ["--set", "devices.memory_bytes=5e9", "--set", "training.replicas=8"]
     assert main(["split", layered, *none]) == 2

@@ -202,7 +202,7 @@ def _add_split(commands: Commands) -> None:
     split.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
     split.add_argument(
         "--by",
-        choices=("layers", "param_bytes", "stash_bytes", "time", "simulated"),
+        choices=("layers", "param_bytes", "stash_bytes", "time", "config", "simulated"),
         default="simulated",
         help="whose stages to print; simulated: layers moved as long as the step gets shorter; "
         "default: simulated",
