@@ -87,13 +87,14 @@ def model_layers(
     if names is not None:
         if not isinstance(model, nn.Module):
             raise ValueError("names of submodules need a module that has them")
-        known = dict(model.named_modules())
+        known = dict(model.named_modules(remove_duplicate=False))
         missing = [name for name in names if name not in known]
         if missing:
             raise ValueError(f"{type(model).__name__} has no submodule {missing[0]!r}")
         return [(name, known[name]) for name in names]
     if isinstance(model, nn.Sequential | nn.ModuleList):
-        return list(model.named_children())
+        # A module that stands there twice is two layers, which `named_children` would not tell.
+        return [(name, layer) for name, layer in model._modules.items() if layer is not None]
     if isinstance(model, nn.Module):
         raise ValueError(
             f"{type(model).__name__} is no nn.Sequential: name its layers in forward order, "
