@@ -52,10 +52,11 @@ class PipelineStage(nn.Module):
     def forward(self, activation: Any) -> Any:
         """Return what the last layer puts out."""
         if self.recompute:
-            return checkpoint(self._run, activation, use_reentrant=False)
-        return self._run(activation)
+            return checkpoint(self.run_layers, activation, use_reentrant=False)
+        return self.run_layers(activation)
 
-    def _run(self, activation: Any) -> Any:
+    def run_layers(self, activation: Any) -> Any:
+        """Return the same, and keep all that a backward needs, whether it recomputes or not."""
         for layer in self.layers:
             activation = layer(activation)
         return activation
@@ -93,7 +94,7 @@ def model_layers(
             raise ValueError(f"{type(model).__name__} has no submodule {missing[0]!r}")
         return [(name, known[name]) for name in names]
     if isinstance(model, nn.Sequential | nn.ModuleList):
-        return list(model.named_children())
+        return list(model._modules.items())  # with a layer that is there twice, twice
     if isinstance(model, nn.Module):
         raise ValueError(
             f"{type(model).__name__} is no nn.Sequential: name its layers in forward order, "
