@@ -57,7 +57,10 @@ class HeldBytes:
 
     def saving(self) -> AbstractContextManager[None]:
         """Return a context in which all that autograd saves is counted."""
-        context: AbstractContextManager[None] = saved_tensors_hooks(self.keep, unchanged)
+        # Detached: a graph that held an output with its place in the graph would never be freed.
+        context: AbstractContextManager[None] = saved_tensors_hooks(
+            lambda tensor: self.keep(tensor.detach()), unchanged
+        )
         return context
 
 

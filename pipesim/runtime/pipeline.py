@@ -87,7 +87,9 @@ class StepResult:
     loss
         Of the whole batch.
     run
-        Of the measured times; of several replicas that of the slowest.
+        Of the measured times; of several replicas that of the slowest. Its `pipeline` has every
+        stage's costs, one a micro-batch, and bytes: of one that recomputes the time that this
+        adds, `recompute_ms`, and what it does not keep, `rebuilt_bytes`.
     peak_activation_bytes
         The most that each rank has held for its backwards at once, counted by storages;
         parameters, their gradients and messages that nobody has taken yet do not count. Of
@@ -190,7 +192,8 @@ class Pipeline:
         Parameters
         ----------
         inputs, targets
-            The batch: its first dimension is split into micro-batches, as equal as can be.
+            The batch: its first dimension is split into micro-batches, as equal as can be. The
+            inputs themselves get no gradient.
         loss_fn
             (output, targets) of a micro-batch -> its loss, a single number.
         reduction
@@ -202,8 +205,8 @@ class Pipeline:
         Raises
         ------
         ValueError
-            If the batch has fewer samples than there are micro-batches, or inputs and targets
-            are not equally many; before anything is run.
+            If the batch has fewer samples than there are micro-batches, inputs and targets are
+            not equally many, or `loss_fn` has parameters; before anything is run.
         TypeError
             If a stage puts out anything but one tensor.
         """
@@ -216,6 +219,8 @@ class Pipeline:
             raise ValueError(
                 f"a batch of {len(inputs)} is too small for {m * self.replicas} micro-batches"
             )
+        if isinstance(loss_fn, nn.Module) and any(p.requires_grad for p in loss_fn.parameters()):
+            raise ValueError("loss_fn has parameters of its own: put them into the last stage")
         # Copies, as a rank of its own would get them: no micro-batch keeps the whole batch.
         pieces = [
             [piece.clone() for piece in batch.detach().tensor_split(m * self.replicas)]

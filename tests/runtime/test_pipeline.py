@@ -286,6 +286,10 @@ def test_wrong_orders_are_refused():
         Pipeline(refusing_stages(2), 2, lambda placement, m: ps.Schedule.from_orders(
             ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1"]
         ))  # fmt: skip
+    with pytest.raises(ps.ScheduleError, match="1F0 is not on the rank that holds its stage"):
+        Pipeline(refusing_stages(2), 1, lambda placement, m: ps.Schedule.from_orders(
+            ["1F0 1B0", "0F0 0B0"], placement=placement
+        ))  # fmt: skip
     order = ps.Schedule.from_orders(["0F0 0B0", "1F0 1B0"])
     for stages in (1, 3):
         with pytest.raises(ps.ScheduleError, match=f"is for 2 stages, the model is in {stages}"):
@@ -316,6 +320,8 @@ def test_wrong_batches_are_refused():
         pipeline.step(torch.zeros(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
     with pytest.raises(ValueError, match="3 inputs, but 4 targets"):
         pipeline.step(torch.zeros(3, 4), torch.zeros(4, 4), nn.functional.mse_loss)
+    with pytest.raises(ValueError, match="loss_fn has parameters of its own"):
+        pipeline.step(torch.zeros(3, 4), torch.zeros(3, 4), nn.Bilinear(4, 4, 1))
     with pytest.raises(ValueError, match="reduction = 'max' is neither"):
         pipeline.step(torch.zeros(3, 4), torch.zeros(3, 4), nn.functional.mse_loss, reduction="max")
 
@@ -403,7 +409,7 @@ def stash_by_hooks(stage, activation, loss=None):
     return sum(size for address, size in sizes.items() if address not in own), output
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb_h1"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_the_timeline_predicts_the_peak_of_each_rank(name, recompute):
     result = step_of_deep_model(name, recompute=recompute)
@@ -454,7 +460,7 @@ def test_nothing_is_held_after_a_step(name, recompute, monkeypatch):
     monkeypatch.setattr(HeldBytes, "__init__", counting(HeldBytes.__init__, alive))
     gc.disable()
     try:
-        step_of_deep_model(name, recompute=recompute)
+        pipeline_by_name(language_model(), name, 8, recompute).step(*words(16), cross_entropy)
         assert len(alive) == 4
         assert [held.now for held in alive] == [0, 0, 0, 0]
     finally:
