@@ -8,7 +8,16 @@ from importlib.util import find_spec
 if find_spec("torch") is None or find_spec("safetensors") is None:
     raise ImportError("the runtime needs PyTorch and safetensors: pip install 'pipesim[torch]'")
 
+from pipesim.runtime.pipeline import Pipeline, StepResult
 from pipesim.runtime.shards import load_stages, save_stages
 from pipesim.runtime.stage import PipelineStage, model_layers, split_model
 
-__all__ = ["PipelineStage", "load_stages", "model_layers", "save_stages", "split_model"]
+__all__ = [
+    "Pipeline",
+    "PipelineStage",
+    "StepResult",
+    "load_stages",
+    "model_layers",
+    "save_stages",
+    "split_model",
+]

@@ -52,10 +52,11 @@ class PipelineStage(nn.Module):
     def forward(self, activation: Any) -> Any:
         """Return what the last layer puts out."""
         if self.recompute:
-            return checkpoint(self._run, activation, use_reentrant=False)
-        return self._run(activation)
+            return checkpoint(self.run_layers, activation, use_reentrant=False)
+        return self.run_layers(activation)
 
-    def _run(self, activation: Any) -> Any:
+    def run_layers(self, activation: Any) -> Any:
+        """Return the same, and keep all that a backward needs, whether it recomputes or not."""
         for layer in self.layers:
             activation = layer(activation)
         return activation
