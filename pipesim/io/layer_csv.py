@@ -31,7 +31,7 @@ def read_layers(path: str | PathLike[str]) -> LayerProfile:
             path,
             skipinitialspace=True,
             encoding="utf-8-sig",
-            converters={"layer": str},  # names are what is written: 01, 1.0, None
+            converters={"layer": str},  # names are texts: 01 stays 01
         )
         return LayerProfile.from_frame(frame.rename(columns=str.strip))
     except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors

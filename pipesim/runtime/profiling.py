@@ -9,25 +9,27 @@ gradients of the inputs alone, so that both find the caches as training leaves t
     weight grad     by input and parameters together, less that of the input: what W adds to I
 
 An input gradient is there only where training needs one: not of the sample, such as tokens, nor
-behind layers that are all frozen; a weight gradient where a parameter requires one.
+behind layers that are all frozen; a weight gradient where a parameter requires one. What works out
+both at once, as an `autograd.Function` of one's own does, counts as the input's. Each call of
+autograd, some ten microseconds, is in the times.
 """
 
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipesim.checks import check_count
+from pipesim.checks import check_count, check_size
 from pipesim.layers import LayerProfile
 from pipesim.progress import Progress
+from pipesim.runtime.activations import copied, needing_grad, shape_text, tensors_of
+from pipesim.runtime.layer_times import timed_passes
 from pipesim.runtime.saved_bytes import Storages, kept_bytes, saved_storages, storages_of
 from pipesim.runtime.stage import model_layers
 
@@ -70,8 +72,8 @@ def profile_layers(
     Raises
     ------
     ValueError
-        If a layer does not take what the one before it puts out, the sample holds no tensor, or
-        what the layers are is not known.
+        If a layer does not take what the one before it puts out, the sample holds no tensor, it is
+        not known what the layers are, or `repeats` is below 1.
 
     Warns
     -----
@@ -87,18 +89,21 @@ def profile_layers(
     >>> pipe = profile.split([2, 1])
     """
     layers = model_layers(model, names)
+    modules = [layer for _, layer in layers]
     check_count("repeats", repeats)
-    tensors = _tensors(sample)
+    check_size("warmup", warmup)
+    tensors = tensors_of(sample)
     if not tensors:
         raise ValueError(f"the sample is a {type(sample).__name__} without a tensor in it")
     device = tensors[0].device
-    with _left_as_it_was([layer for _, layer in layers], device), torch.enable_grad():
+    with _left_as_it_was(modules, device), torch.enable_grad():
         columns = _count(layers, sample)
-        passes = _passes(layers, sample, device, repeats, warmup, progress)
+        passes = timed_passes(modules, sample, device, repeats, warmup, progress)
     forward, backward, input_grad = (np.array(times) for times in passes)
     whole = np.median(backward, axis=0)
     first_part = np.minimum(np.median(input_grad, axis=0), whole)
-    first_part[_without_weight_grad(layers)] = whole[_without_weight_grad(layers)]
+    frozen = [not needing_grad(list(layer.parameters())) for layer in modules]
+    first_part[frozen] = whole[frozen]
     repeat = forward[::2] + forward[1::2] + backward + input_grad
     quartiles = np.percentile(repeat, [25, 50, 75], axis=0)
     unsteady = _unsteady(quartiles)
@@ -118,118 +123,28 @@ def profile_layers(
     )
 
 
-class _Clock(NamedTuple):
-    """What is noted before and after, and the time between two notes [ms]."""
-
-    mark: Callable[[], Any]
-    between: Callable[[Any, Any], float]
-
-
-def _clock(device: torch.device) -> _Clock:
-    if device.type != "cuda":
-        return _Clock(time.perf_counter, lambda start, end: 1000.0 * (end - start))
-
-    def mark() -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(device))
-        return event
-
-    def between(start: Any, end: Any) -> float:
-        end.synchronize()
-        return float(start.elapsed_time(end))
-
-    return _Clock(mark, between)
-
-
-def _passes(
-    layers: Layers,
-    sample: Any,
-    device: torch.device,
-    repeats: int,
-    warmup: int,
-    progress: Progress | None,
-) -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
-    """Return the times of all passes by layer [ms]: forward, whole backward, input gradient.
-
-    There are two passes a repeat, so that there are two forwards to each of the backwards.
-    """
-    clock = _clock(device)
-    forward: list[list[float]] = []
-    backward: tuple[list[list[float]], list[list[float]]] = ([], [])
-    total = 2 * (warmup + repeats)
-    for number in range(total):
-        times = _pass([layer for _, layer in layers], sample, clock, whole=number % 2 == 0)
-        if number >= 2 * warmup:
-            forward.append(times[0])
-            backward[number % 2].append(times[1])
-        if progress is not None:
-            progress(number + 1, total)
-    return forward, *backward
-
-
-def _pass(
-    layers: Sequence[nn.Module], sample: Any, clock: _Clock, *, whole: bool
-) -> tuple[list[float], list[float]]:
-    """Return the times of one forward and one backward through all layers, by layer [ms].
-
-    The backward is whole, or for the gradients of the inputs alone.
-    """
-    graphs, forward, backward = [], [], []
-    activation = sample
-    for layer in layers:
-        received = tree_map_only(
-            torch.Tensor, lambda x: x.detach().requires_grad_(x.requires_grad), activation
-        )
-        copy = _copied(received)
-        start = clock.mark()
-        activation = layer(copy)
-        forward.append((start, clock.mark()))
-        graphs.append((layer, received, activation))
-    del activation, copy, received
-    while graphs:
-        layer, received, activation = graphs.pop()
-        outputs, wanted = _needing_grad(activation), _needing_grad(received)
-        if whole:
-            wanted += _needing_grad(list(layer.parameters()))
-        gradients = [torch.ones_like(output) for output in outputs]
-        start = clock.mark()
-        if outputs and wanted:
-            torch.autograd.grad(
-                outputs, wanted, gradients, retain_graph=not whole, allow_unused=True
-            )
-            backward.append((start, clock.mark()))
-        else:
-            backward.append((start, start))
-    backward.reverse()
-    return [clock.between(*pair) for pair in forward], [clock.between(*pair) for pair in backward]
-
-
-def _without_weight_grad(layers: Layers) -> npt.NDArray[np.bool_]:
-    return np.array([not _needing_grad(list(layer.parameters())) for _, layer in layers])
-
-
 def _count(layers: Layers, sample: Any) -> dict[str, Any]:
     """Return what is counted and not timed, by the columns of a profile."""
     excluded = storages_of(layer for _, layer in layers)
-    activation = _copied(sample)  # alone in its storage
+    activation = copied(sample)  # alone in its storage
     seen: set[int] = set()
     saved: list[Storages] = []
     params, outputs, flops = [], [], []
     for number, (name, layer) in enumerate(layers):
         try:
             with FlopCounterMode(display=False) as counter:
-                layer(_copied(activation))
+                layer(copied(activation))
             activation, storages = saved_storages(layer, activation, excluded=excluded)
         except Exception as error:
             raise ValueError(
                 f"layer {number} ({name}, {type(layer).__name__}) does not take "
-                f"{_shape_text(activation)}: {error}"
+                f"{shape_text(activation)}: {error}"
             ) from error
         own = {id(parameter): parameter.nbytes for parameter in layer.parameters()}
         params.append(sum(own[key] for key in own if key not in seen))
         seen.update(own)
         saved.append(storages)
-        outputs.append(sum(tensor.nbytes for tensor in _tensors(activation)))
+        outputs.append(sum(tensor.nbytes for tensor in tensors_of(activation)))
         flops.append(counter.get_total_flops() / 1e9)
     return {
         "stash_bytes": kept_bytes(saved),
@@ -237,19 +152,6 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
         "output_bytes": outputs,
         "forward_gflop": flops,
     }
-
-
-def _copied(activation: Any) -> Any:
-    """Return an activation that a layer may change in place: of its own storage, and no leaf."""
-    return tree_map_only(torch.Tensor, torch.clone, activation)
-
-
-def _tensors(activation: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(activation) if isinstance(leaf, torch.Tensor)]
-
-
-def _needing_grad(activation: Any) -> list[torch.Tensor]:
-    return [tensor for tensor in _tensors(activation) if tensor.requires_grad]
 
 
 @contextmanager
@@ -298,16 +200,6 @@ def _source(tensors: Sequence[torch.Tensor], device: torch.device, repeats: int)
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
     return (
-        f"measured with torch {torch.__version__} on {where}, micro-batch {_shape_text(tensors)}, "
+        f"measured with torch {torch.__version__} on {where}, micro-batch {shape_text(tensors)}, "
         f"medians of {repeats}"
-    )
-
-
-def _shape_text(activation: Any) -> str:
-    """Return the tensors of an activation as text: 8x128 float32."""
-    return ", ".join(
-        f"{'x'.join(map(str, leaf.shape)) or 'scalar'} {str(leaf.dtype).removeprefix('torch.')}"
-        if isinstance(leaf, torch.Tensor)
-        else type(leaf).__name__
-        for leaf in tree_leaves(activation)
     )
