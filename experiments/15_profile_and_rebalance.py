@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 OUT = Path(__file__).parent.parent / "out"
 
-RANKS, MICROBATCHES, SAMPLES = 4, 8, 16  # samples of a micro-batch
-NARROW, WIDE, WORDS = 256, 1024, 8192  # widths; the head's outputs
+RANKS, MICROBATCHES, SAMPLES = 4, 8, 32  # samples of a micro-batch
+NARROW, WIDE, WORDS = 256, 1024, 4096  # widths; the head's outputs
 BLOCKS = 8  # of each width
 STEPS, REPEATS = 7, 15
 SEED = 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         UnsupportedByEngine,
     )
     from pipesim.explain import ladder
-    from pipesim.io.layer_csv import read_layers
+    from pipesim.io.layer_csv import read_layers, write_layers
     from pipesim.io.torch_export import write_schedule
     from pipesim.io.torch_schedule import read_schedule
     from pipesim.layers import LayerProfile
@@ -117,6 +117,7 @@ _HOMES = {
     "sweep_config": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
+    "write_layers": "io.layer_csv",
     "write_schedule": "io.torch_export",
     "zero_bubble_greedy": "schedules.policies",
 }

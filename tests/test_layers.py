@@ -149,6 +149,45 @@ def test_compositions_are_all_of_them_in_order(total, data):
     assert list(compositions(total, parts)) == sorted(expected)
 
 
+def test_what_is_written_is_what_is_read(tmp_path):
+    profile = ps.LayerProfile(
+        forward_ms=[1 / 3, 1e-9, 12345.6789],
+        input_grad_ms=[0.1 + 0.2, 0, 2],
+        weight_grad_ms=[0.0, 1e15, 2.5],
+        stash_bytes=[10**15, 0, 7],
+        param_bytes=[1, 2, 3],
+        names=["01", 'a, "quoted" name', "1.0"],
+        labels={"kind": ("Linear", "Ä", "x y"), "spread": ("-2.0% +1.0%", "+0.0%", "-1%")},
+        forward_gflop=[0.25, 0, 2e6],
+    )
+    path = tmp_path / "new" / "layers.csv"
+    ps.write_layers(profile, path)
+    assert ps.read_layers(path) == profile
+    ps.write_layers(ps.LayerProfile([1.5]), path)
+    assert ps.read_layers(path).columns() == {"layer": ("0",), "forward_ms": (1.5,)}
+    assert [file.name for file in path.parent.iterdir()] == ["layers.csv"]
+
+
+def test_a_file_that_cannot_be_written_is_left_alone(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text("before")
+    with pytest.raises(UnicodeEncodeError):  # half a character: after some rows
+        ps.write_layers(ps.LayerProfile([1, 2], names=["a", "\ud800"]), path)
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == ["layers.csv"]
+    with pytest.raises(OSError, match="in_a_file"):
+        ps.write_layers(ps.LayerProfile([1]), path / "in_a_file.csv")
+
+
+def test_operations_are_shown_and_nothing_depends_on_them():
+    profile = ps.LayerProfile([1, 2], forward_gflop=[0.5, 3e6])
+    assert "forward_gflop" in str(profile)
+    assert profile.total_ms().tolist() == [1, 2]
+    assert profile.split([1, 1]) == ps.LayerProfile([1, 2]).split([1, 1])
+    with pytest.raises(ValueError, match=r"forward_gflop\[1\] = -1 is not a number from 0"):
+        ps.LayerProfile([1, 2], forward_gflop=[0, -1])
+
+
 def test_partition_balances_what_is_asked_for(layer_csv):
     profile = ps.read_layers(layer_csv)
     assert [s.name for s in ps.partition(profile, 2).stages] == ["0..1", "2..3"]
