@@ -573,7 +573,8 @@ def test_over_the_limit_exits_3_and_names_the_op(limited, capsys):
         "pipesim: rank 0 goes over its memory limit: 0F2 at 2 ms takes it to 53 GB, "
         "its device has 50 GB",
         "pipesim: parameters 35 GB + activations 18 GB of 3 micro-batches in flight",
-        "pipesim: ways out: a schedule with fewer micro-batches in flight, recompute, more ranks; "
+        "pipesim: ways out: a schedule with fewer micro-batches in flight, another split "
+        "(pipesim split), recompute, more ranks; "
         "--no-memory-limit (memory_limit=False) runs it all the same",
     ]
     assert main([*arguments, "--no-memory-limit", "--json"]) == 0
