@@ -37,14 +37,17 @@ from pipesim.schedules import build_schedule
 GRACE_S = 2.0  # for the cause of a failure to show, when the first complaint is a lost connection
 SLOWEST_START_S = 90.0  # of all processes together: each imports PyTorch
 
-# Class in PyTorch -> our name of its order, options, and the protocol under which it sends.
-TORCH_CLASSES: dict[str, tuple[str, dict[str, Any], str]] = {
-    "ScheduleGPipe": ("gpipe", {"order": "fifo"}, "eager"),
-    "Schedule1F1B": ("1f1b", {}, "paired"),
-    "ScheduleInterleaved1F1B": ("interleaved", {"grouping": "pytorch"}, "posted"),
-    "ScheduleInterleavedZeroBubble": ("interleaved_zb", {}, "posted"),
-    "ScheduleLoopedBFS": ("looped_bfs", {}, "posted"),
-    "ScheduleZBVZeroBubble": ("zb_v", {}, "posted"),
+# Gloo moves a message once its receive is posted, and PyTorch posts it about where a send arises.
+PROTOCOL = "posted"
+
+# Schedule class in PyTorch -> our name of its order, and options.
+TORCH_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "ScheduleGPipe": ("gpipe", {"order": "fifo"}),
+    "Schedule1F1B": ("1f1b", {}),
+    "ScheduleInterleaved1F1B": ("interleaved", {"grouping": "pytorch"}),
+    "ScheduleInterleavedZeroBubble": ("interleaved_zb", {}),
+    "ScheduleLoopedBFS": ("looped_bfs", {}),
+    "ScheduleZBVZeroBubble": ("zb_v", {}),
 }
 
 
@@ -116,11 +119,6 @@ class RealStep:
             if note.startswith("PyTorch"):
                 raise ScheduleError(f"{name}: {note}")
         check_deadlock(lower(self.order, "eager"))
-
-    @property
-    def protocol(self) -> str:
-        """How PyTorch sends in it, as a protocol of `pipesim.lowering`."""
-        return TORCH_CLASSES[self.torch_class][2] if self.torch_class else "posted"
 
 
 def real_step(
@@ -204,7 +202,7 @@ def torch_order(
             f"{torch_class!r} is no schedule class of PyTorch's that is known here; give one of "
             f"{known}, a Schedule, or a file that ends in .csv"
         )
-    ours, options, _ = TORCH_CLASSES[torch_class]
+    ours, options = TORCH_CLASSES[torch_class]
     ranks = check_count("ranks", stages if ranks is None else ranks)
     if stages % ranks:
         raise ScheduleError(f"{stages} stages on {ranks} ranks: {torch_class} places equally many")
@@ -307,7 +305,7 @@ def measure_steps(
         ]
         records = _run_processes(jobs, arguments, SLOWEST_START_S + timeout_s)
     return [
-        measured_step(step.order, step.protocol, [of_rank[number] for of_rank in records])
+        measured_step(step.order, PROTOCOL, [of_rank[number] for of_rank in records])
         for number, step in enumerate(steps)
     ]
 
