@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from pipesim import plot
     from pipesim.batch import CostVariants, simulate_many
     from pipesim.batch_arithmetic import BatchSizes, batch_sizes
+    from pipesim.calibrate import (
+        MeasuredRun,
+        OverheadFit,
+        StepTimeFit,
+        fit_overhead,
+        fit_step_times,
+    )
     from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config, simulate_step_config
     from pipesim.engine.deadlock import check_deadlock
@@ -72,9 +79,11 @@ _HOMES = {
     "Kind": "ops",
     "LayerProfile": "layers",
     "Link": "components",
+    "MeasuredRun": "calibrate",
     "MemoryLimitError": "errors",
     "Op": "ops",
     "Pipeline": "pipeline",
+    "OverheadFit": "calibrate",
     "PipesimError": "errors",
     "Placement": "placement",
     "Program": "program",
@@ -84,6 +93,7 @@ _HOMES = {
     "ScheduleError": "errors",
     "Stage": "components",
     "Step": "step",
+    "StepTimeFit": "calibrate",
     "Training": "training",
     "Transformer": "transformer",
     "UnsupportedByEngine": "errors",
@@ -95,6 +105,8 @@ _HOMES = {
     "bubble_fraction": "slot_table",
     "check_deadlock": "engine.deadlock",
     "build_schedule": "schedules",
+    "fit_overhead": "calibrate",
+    "fit_step_times": "calibrate",
     "gpipe_forward_schedule": "slot_table",
     "ladder": "explain",
     "linear_placement": "placement",

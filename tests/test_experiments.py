@@ -355,3 +355,10 @@ def test_one_fast_device_among_slow_ones(experiment, tmp_path, capsys):
         assert step[place, whole] <= step[place].min() * 1.005
     both = step.unstack("fast device").dropna()
     assert (both.anywhere <= both[["first", "last"]].min(axis=1) * 1.005).all()
+
+
+@of("16_against_pytorch")
+def test_without_pytorch_it_says_what_to_install(experiment, monkeypatch, capsys):
+    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
+    assert experiment.main(quick=True) is None
+    assert "pip install 'pipesim[torch]'" in capsys.readouterr().err
