@@ -10,19 +10,18 @@ if find_spec("torch") is None or find_spec("safetensors") is None:
 
 from pipesim.runtime.measured import MeasuredStep
 from pipesim.runtime.pipeline import Pipeline, StepResult
-from pipesim.runtime.processes import (
-    TORCH_CLASSES,
-    RealStep,
-    WorkerError,
-    measure_steps,
-    real_step,
-    sleeping_step,
-    torch_order,
-)
+from pipesim.runtime.processes import WorkerError, measure_steps
 from pipesim.runtime.profiling import profile_layers
 from pipesim.runtime.shards import load_stages, save_stages
 from pipesim.runtime.sleeping import SleepingStage
 from pipesim.runtime.stage import PipelineStage, model_layers, split_model
+from pipesim.runtime.torch_steps import (
+    TORCH_CLASSES,
+    RealStep,
+    real_step,
+    sleeping_step,
+    torch_order,
+)
 
 __all__ = [
     "TORCH_CLASSES",
