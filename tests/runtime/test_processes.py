@@ -166,9 +166,14 @@ def test_ctrl_c_ends_them_all(tmp_path):
             time.sleep(0.05)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt):
-        measure_steps([faulty_step(tmp_path, "hang")])
+    # Started in the background of a shell, this process would not listen to Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            measure_steps([faulty_step(tmp_path, "hang")])
+    finally:
+        signal.signal(signal.SIGINT, before)
     check_all_gone(tmp_path)
 
 
