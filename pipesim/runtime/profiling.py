@@ -72,8 +72,9 @@ def profile_layers(
     Raises
     ------
     ValueError
-        If a layer does not take what the one before it puts out, the sample holds no tensor, it is
-        not known what the layers are, or `repeats` is below 1.
+        If a layer does not take what the one before it puts out, the sample holds no tensor, there
+        are no layers, it is not known what they are, a parameter has no shape yet, or `repeats` is
+        below 1.
 
     Warns
     -----
@@ -90,6 +91,7 @@ def profile_layers(
     """
     layers = model_layers(model, names)
     modules = [layer for _, layer in layers]
+    _check_layers(layers)
     check_count("repeats", repeats)
     check_size("warmup", warmup)
     tensors = tensors_of(sample)
@@ -121,6 +123,17 @@ def profile_layers(
         source=_source(tensors, device, repeats),
         **columns,
     )
+
+
+def _check_layers(layers: Layers) -> None:
+    if not layers:
+        raise ValueError("the model has no layers: there is nothing to measure")
+    for number, (name, layer) in enumerate(layers):
+        if any(map(nn.parameter.is_lazy, (*layer.parameters(), *layer.buffers()))):
+            raise ValueError(
+                f"layer {number} ({name}, {type(layer).__name__}) has parameters without a shape "
+                "yet: run the model once before"
+            )
 
 
 def _count(layers: Layers, sample: Any) -> dict[str, Any]:
