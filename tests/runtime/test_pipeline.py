@@ -344,6 +344,37 @@ def test_what_torch_would_refuse_is_refused():
     with pytest.raises(RuntimeError, match="modified by an in-place operation"):
         pipeline.step(torch.zeros(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
 
+    # Rebuilt from an input that its first layer has changed, a stage would run another forward.
+    stages = split_model([nn.SiLU(inplace=True), nn.Linear(4, 4)], [2], recompute=True)
+    with pytest.raises(RuntimeError, match="modified by an in-place operation"):
+        Pipeline(stages, 1).step(torch.ones(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "message"),
+    [
+        (nn.MSELoss(reduction="none"), r"a tensor \(1, 4\)"),
+        (lambda output, target: output.sum().item(), "a float"),
+        (lambda output, target: (output.sum(), output), "a tuple"),
+    ],
+)
+def test_a_loss_that_is_no_single_number_is_refused(loss_fn, message):
+    pipeline = Pipeline([nn.Linear(4, 4)], 2)
+    with pytest.raises(TypeError, match=f"loss_fn gives {message}: give a tensor with a single"):
+        pipeline.step(torch.zeros(2, 4), torch.zeros(2, 4), loss_fn)
+
+
+def test_a_loss_may_have_one_dimension():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
+    x, y = torch.randn(2, 5, 4, dtype=torch.float64)
+    check_step(
+        model,
+        Pipeline(split_model(model, [1, 1]), 2),
+        x,
+        y,
+        lambda output, target: nn.functional.mse_loss(output, target).reshape(1),
+    )
+
 
 # The run of a step.
 
@@ -473,6 +504,14 @@ def counting(method, alive):
         return method(self, *arguments)
 
     return counted
+
+
+def test_shards_need_the_names_of_layers(tmp_path):
+    pipeline = Pipeline([nn.Linear(4, 4)], 1)
+    for method in (pipeline.save, pipeline.load):
+        with pytest.raises(TypeError, match="make the stages with split_model"):
+            method(tmp_path / "shards")
+    assert not (tmp_path / "shards").exists()
 
 
 def test_shards_of_one_split_go_on_in_another(tmp_path):
