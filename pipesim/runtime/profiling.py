@@ -56,6 +56,10 @@ def profile_layers(
     `spread` how far the quartiles of a repeat's time are from its median. The model is left as it
     was: mode, gradients, buffers; and so is the state of random numbers.
 
+    The loss is no layer, and what it takes and keeps (of a large vocabulary, as much again as the
+    head puts out) is not in the profile: give it as a last layer, a module that knows its targets,
+    and have it in the last stage.
+
     Parameters
     ----------
     model, names

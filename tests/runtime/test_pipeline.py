@@ -1,6 +1,7 @@
 """A real step in micro-batches: its gradients, its refusals, its run and its memory."""
 
 import gc
+import warnings
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn  # noqa: E402
 
 import pipesim as ps  # noqa: E402
 from pipesim.ops import Kind  # noqa: E402
-from pipesim.runtime import Pipeline, split_model  # noqa: E402
+from pipesim.runtime import Pipeline, profile_layers, split_model  # noqa: E402
 from pipesim.runtime.held_bytes import HeldBytes  # noqa: E402
 from pipesim.runtime.split_backward import places_of_use  # noqa: E402
 from pipesim.schedules import FAMILIES  # noqa: E402
@@ -461,6 +462,31 @@ def test_bytes_of_one_forward_predict_the_peak(name):
     pipe = ps.Pipeline.from_costs([1] * 4, [2] * 4, stash_bytes=stash)
     predicted = ps.simulate(pipe, name, microbatches=8).peak_memory
     assert step_of_deep_model(name).peak_activation_bytes == pytest.approx(predicted, rel=0.05)
+
+
+class Loss(nn.Module):
+    """A loss as a layer, with the targets of a micro-batch."""
+
+    def __init__(self, targets):
+        super().__init__()
+        self.targets = targets
+
+    def forward(self, output):
+        return cross_entropy(output, self.targets)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_a_profile_predicts_the_peak_of_each_rank(name):
+    model = language_model()
+    inputs, targets = words(16)
+    layers = [*model, Loss(targets[:2])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # times may be unsteady; bytes are counted
+        profile = profile_layers(layers, inputs[:2], repeats=1, warmup=0)
+    simulated = ps.simulate(profile.split([2, 1, 1, 3]), name, microbatches=8)
+    predicted = simulated.ranks.peak_stash_bytes.tolist()
+    real = Pipeline(split_model(model, [2, 1, 1, 2]), 8, name).step(inputs, targets, cross_entropy)
+    assert real.peak_activation_bytes == pytest.approx(predicted, rel=0.05)
 
 
 def test_checkpointing_lowers_the_peak_and_takes_time():
