@@ -50,8 +50,8 @@ batch's. With dropout each micro-batch draws its own numbers; a stage that recom
 of its forward, as `torch.utils.checkpoint` does. The weights are the same for all micro-batches,
 under schedules that would update them as they go, too. A schedule without backwards gives the
 loss only. A forward and a backward that overlap on a device run one after the other here. Ops of
-less than a millisecond are timed better with `torch.set_num_threads(1)`; that what is held is counted
-is in the times, some ten microseconds for every tensor that autograd saves.
+less than a millisecond are timed better with `torch.set_num_threads(1)`. The times include the
+counting of what is held: some ten microseconds for every tensor that autograd saves.
 """
 
 from collections.abc import Callable, Iterable, Mapping
