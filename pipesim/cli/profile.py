@@ -74,6 +74,11 @@ def _made(arguments: Namespace) -> tuple[Any, Any]:
         raise ValueError(
             f"{arguments.factory} gives a {type(model).__name__}, not a module or a list of them"
         )
+    if arguments.names is None and not isinstance(model, list | nn.Sequential | nn.ModuleList):
+        raise ValueError(
+            f"{arguments.factory}: {type(model).__name__} is no nn.Sequential: name its layers in "
+            "forward order, --names embedding,blocks.0,..."
+        )
     if arguments.input is not None:
         return model, _random(arguments, modules)
     if sample is None:
@@ -121,16 +126,19 @@ def _random(arguments: Namespace, modules: list[Any]) -> Any:
         shape = [check_count("size", int(size)) for size in arguments.input.lower().split("x")]
     except ValueError:
         raise ValueError(f"--input {arguments.input}: is no shape; {EXAMPLE}") from None
-    dtype: Any = getattr(torch, arguments.dtype, None)
+    dtype = getattr(torch, arguments.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"--dtype {arguments.dtype}: unknown; such as float32, bfloat16, int64")
     generator = torch.Generator().manual_seed(0)
     try:
         if dtype.is_floating_point or dtype.is_complex:
             sample = torch.randn(shape, generator=generator).to(dtype)
         else:
             sample = torch.randint(arguments.vocabulary, shape, generator=generator).to(dtype)
-    except (AttributeError, RuntimeError):  # no dtype, or one that nothing can be done with
+    except RuntimeError as error:  # too large, or of a dtype that nothing can be done with
+        reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"--dtype {arguments.dtype}: unknown; such as float32, bfloat16, int64"
+            f"--input {arguments.input} --dtype {arguments.dtype}: cannot be made: {reason}"
         ) from None
     parameters = (parameter for module in modules for parameter in module.parameters())
     first = next(parameters, None)

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from pipesim.arrays import BoolArray, FloatArray, IntArray
 from pipesim.dataflow import closes, op_numbers
 from pipesim.ops import COMPUTE_KINDS, Kind
-from pipesim.runtime.held_bytes import HeldBytes, Kept
+from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
 from pipesim.runtime.split_backward import WeightPart, input_gradient, weight_gradients
 from pipesim.schedule import Schedule
 
@@ -222,7 +222,7 @@ class Execution:
         module = self.stages[stage]
         run = module.run_layers if recomputes(module) else module
         with torch.set_grad_enabled(keeps), rank.held.saving() if keeps else nullcontext():
-            output = run(flight.activation.tensor)
+            output = run(unchanged(flight.activation))
             if not isinstance(output, Tensor):
                 raise TypeError(
                     f"stage {stage} puts out a {type(output).__name__}: between stages goes one "

@@ -56,6 +56,10 @@ def profile_layers(
     `spread` how far the quartiles of a repeat's time are from its median. The model is left as it
     was: mode, gradients, buffers; and so is the state of random numbers.
 
+    The loss is no layer, and what it takes and keeps (of a large vocabulary, as much again as the
+    head puts out) is not in the profile: give it as a last layer, a module that knows its targets,
+    and have it in the last stage.
+
     Parameters
     ----------
     model, names
@@ -72,8 +76,9 @@ def profile_layers(
     Raises
     ------
     ValueError
-        If a layer does not take what the one before it puts out, the sample holds no tensor, it is
-        not known what the layers are, or `repeats` is below 1.
+        If a layer does not take what the one before it puts out, the sample holds no tensor, there
+        are no layers, it is not known what they are, a parameter has no shape yet, or `repeats` is
+        below 1.
 
     Warns
     -----
@@ -90,6 +95,7 @@ def profile_layers(
     """
     layers = model_layers(model, names)
     modules = [layer for _, layer in layers]
+    _check_layers(layers)
     check_count("repeats", repeats)
     check_size("warmup", warmup)
     tensors = tensors_of(sample)
@@ -121,6 +127,17 @@ def profile_layers(
         source=_source(tensors, device, repeats),
         **columns,
     )
+
+
+def _check_layers(layers: Layers) -> None:
+    if not layers:
+        raise ValueError("the model has no layers: there is nothing to measure")
+    for number, (name, layer) in enumerate(layers):
+        if any(map(nn.parameter.is_lazy, (*layer.parameters(), *layer.buffers()))):
+            raise ValueError(
+                f"layer {number} ({name}, {type(layer).__name__}) has parameters without a shape "
+                "yet: run the model once before"
+            )
 
 
 def _count(layers: Layers, sample: Any) -> dict[str, Any]:

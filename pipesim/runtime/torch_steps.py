@@ -105,12 +105,14 @@ def real_step(
         An order, a schedule file, or the name of a class of PyTorch's, one of `TORCH_CLASSES`.
         An order or a file is run by PyTorch's runtime for files.
     ranks, microbatches
-        Needed with a name only; ranks are by default as many as stages.
+        Needed with a name only, and no others than an order's own; ranks are by default as many
+        as stages.
 
     Raises
     ------
     ScheduleError, DeadlockError
-        As for `RealStep`; or if there is no such class.
+        As for `RealStep`; or if there is no such class, or the order is for other ranks or
+        micro-batches than were said.
     ConfigError
         If the file cannot be read.
 
@@ -130,6 +132,12 @@ def real_step(
     elif not isinstance(schedule, Schedule):
         name = str(schedule)
         schedule = torch_order(name, len(stages), microbatches, ranks=ranks)
+    for asked, own, what in (
+        (microbatches, schedule.microbatches, "micro-batches"),
+        (ranks, schedule.ranks, "ranks"),
+    ):
+        if asked not in (None, own):
+            raise ScheduleError(f"{schedule.name} has {own} {what}, not {asked}")
     return RealStep(tuple(stages), schedule, inputs, targets, loss_fn, name)
 
 
@@ -203,14 +211,19 @@ def sleeping_step(
     Schedule('gpipe', ranks=2, stages=2, microbatches=4, ops=16)
     """
     modules = [sleeping_stage(stage, number) for number, stage in enumerate(pipe.stages)]
-    if isinstance(schedule, Schedule):
-        microbatches = schedule.microbatches
-    elif is_schedule_file(schedule):
+    if is_schedule_file(schedule):
         schedule = read_schedule(schedule)
-        microbatches = schedule.microbatches
-    batch = torch.zeros(check_count("microbatches", microbatches), 1)
+    given = isinstance(schedule, Schedule)
+    count = schedule.microbatches if isinstance(schedule, Schedule) else microbatches
+    batch = torch.zeros(check_count("microbatches", count), 1)
     return real_step(
-        modules, schedule, batch, batch, first_sum, ranks=pipe.ranks, microbatches=microbatches
+        modules,
+        schedule,
+        batch,
+        batch,
+        first_sum,
+        ranks=None if given else pipe.ranks,
+        microbatches=microbatches,
     )
 
 

@@ -1,6 +1,7 @@
 """A real step in micro-batches: its gradients, its refusals, its run and its memory."""
 
 import gc
+import warnings
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn  # noqa: E402
 
 import pipesim as ps  # noqa: E402
 from pipesim.ops import Kind  # noqa: E402
-from pipesim.runtime import Pipeline, split_model  # noqa: E402
+from pipesim.runtime import Pipeline, profile_layers, split_model  # noqa: E402
 from pipesim.runtime.held_bytes import HeldBytes  # noqa: E402
 from pipesim.runtime.split_backward import places_of_use  # noqa: E402
 from pipesim.schedules import FAMILIES  # noqa: E402
@@ -344,6 +345,37 @@ def test_what_torch_would_refuse_is_refused():
     with pytest.raises(RuntimeError, match="modified by an in-place operation"):
         pipeline.step(torch.zeros(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
 
+    # Rebuilt from an input that its first layer has changed, a stage would run another forward.
+    stages = split_model([nn.SiLU(inplace=True), nn.Linear(4, 4)], [2], recompute=True)
+    with pytest.raises(RuntimeError, match="modified by an in-place operation"):
+        Pipeline(stages, 1).step(torch.ones(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "message"),
+    [
+        (nn.MSELoss(reduction="none"), r"a tensor \(1, 4\)"),
+        (lambda output, target: output.sum().item(), "a float"),
+        (lambda output, target: (output.sum(), output), "a tuple"),
+    ],
+)
+def test_a_loss_that_is_no_single_number_is_refused(loss_fn, message):
+    pipeline = Pipeline([nn.Linear(4, 4)], 2)
+    with pytest.raises(TypeError, match=f"loss_fn gives {message}: give a tensor with a single"):
+        pipeline.step(torch.zeros(2, 4), torch.zeros(2, 4), loss_fn)
+
+
+def test_a_loss_may_have_one_dimension():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
+    x, y = torch.randn(2, 5, 4, dtype=torch.float64)
+    check_step(
+        model,
+        Pipeline(split_model(model, [1, 1]), 2),
+        x,
+        y,
+        lambda output, target: nn.functional.mse_loss(output, target).reshape(1),
+    )
+
 
 # The run of a step.
 
@@ -432,6 +464,31 @@ def test_bytes_of_one_forward_predict_the_peak(name):
     assert step_of_deep_model(name).peak_activation_bytes == pytest.approx(predicted, rel=0.05)
 
 
+class Loss(nn.Module):
+    """A loss as a layer, with the targets of a micro-batch."""
+
+    def __init__(self, targets):
+        super().__init__()
+        self.targets = targets
+
+    def forward(self, output):
+        return cross_entropy(output, self.targets)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_a_profile_predicts_the_peak_of_each_rank(name):
+    model = language_model()
+    inputs, targets = words(16)
+    layers = [*model, Loss(targets[:2])]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # times may be unsteady; bytes are counted
+        profile = profile_layers(layers, inputs[:2], repeats=1, warmup=0)
+    simulated = ps.simulate(profile.split([2, 1, 1, 3]), name, microbatches=8)
+    predicted = simulated.ranks.peak_stash_bytes.tolist()
+    real = Pipeline(split_model(model, [2, 1, 1, 2]), 8, name).step(inputs, targets, cross_entropy)
+    assert real.peak_activation_bytes == pytest.approx(predicted, rel=0.05)
+
+
 def test_checkpointing_lowers_the_peak_and_takes_time():
     kept, rebuilt = (step_of_deep_model("gpipe", recompute=mode) for mode in (False, True))
     for more, less in zip(kept.peak_activation_bytes, rebuilt.peak_activation_bytes, strict=True):
@@ -473,6 +530,14 @@ def counting(method, alive):
         return method(self, *arguments)
 
     return counted
+
+
+def test_shards_need_the_names_of_layers(tmp_path):
+    pipeline = Pipeline([nn.Linear(4, 4)], 1)
+    for method in (pipeline.save, pipeline.load):
+        with pytest.raises(TypeError, match="make the stages with split_model"):
+            method(tmp_path / "shards")
+    assert not (tmp_path / "shards").exists()
 
 
 def test_shards_of_one_split_go_on_in_another(tmp_path):

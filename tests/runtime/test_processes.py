@@ -214,6 +214,18 @@ def test_what_pytorch_does_not_take_is_refused():
         real_step([SleepingStage(1, 1)], "ScheduleGPipe", batch, batch, len, microbatches=2)
 
 
+def test_an_order_has_its_own_ranks_and_micro_batches(tmp_path):
+    order, batch = ps.build_schedule("1f1b", 2, M), torch.zeros(M, 8)
+    modules = [torch.nn.Linear(8, 8) for _ in range(2)]
+    ps.write_schedule(order, tmp_path / "order.csv")
+    for schedule in (order, tmp_path / "order.csv"):
+        assert sleeping_step(SPLIT, schedule, M).order.microbatches == M
+        with pytest.raises(ps.ScheduleError, match="has 4 micro-batches, not 5"):
+            sleeping_step(SPLIT, schedule, 5)
+        with pytest.raises(ps.ScheduleError, match="has 2 ranks, not 1"):
+            real_step(modules, schedule, batch, batch, len, ranks=1)
+
+
 def test_steps_that_do_not_go_together():
     one, two = (
         sleeping_step(pipe, "ScheduleGPipe", M)

@@ -28,6 +28,15 @@ def broken():
 
 def nothing():
     return None
+
+def empty():
+    return nn.Sequential()
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(4))
+
+def single():
+    return nn.Linear(8, 8)
 """
 QUICK = ["--repeats", "2"]
 TOKENS = ["--input", "4x5", "--dtype", "int64"]
@@ -100,8 +109,12 @@ def test_a_function_may_give_the_micro_batch_and_a_name_may_be_a_model(capsys):
         (["some_model:ready", "--input", "4x5"], "layer 0 (0, Linear) does not take 4x5 float32: "),
         (["some_model:build", "--input", "4x"], "--input 4x: is no shape"),
         (["some_model:build", "--input", "0x4"], "--input 0x4: is no shape"),
-        (["some_model:build", "--input", "4", "--dtype", "int6"], "--dtype int6: unknown"),
+        (["some_model:build", "--input", "4", "--dtype", "int6"], "--dtype int6: cannot be made: "),
         (["some_model:build", "--input", "4", "--dtype", "nn"], "--dtype nn: unknown"),
+        (["some_model:ready", "--input", "99999999x99999999"], "--dtype float32: cannot be made: "),
+        (["some_model:empty", "--input", "4"], "the model has no layers"),
+        (["some_model:lazy", "--input", "4"], "layer 0 (0, LazyLinear) has parameters without a"),
+        (["some_model:single", "--input", "4x8"], "in forward order, --names embedding,blocks.0"),
         (["some_model:build", *TOKENS, "--names", "0,x"], "Sequential has no submodule 'x'"),
         (["some_model:build", *TOKENS, "--repeats", "0"], "--repeats = 0 is not a whole number"),
         (["some_model:build", *TOKENS, "--threads", "0"], "--threads = 0 is not a whole number"),
