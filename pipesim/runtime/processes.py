@@ -267,9 +267,10 @@ def measure_steps(
 ) -> list[MeasuredStep]:
     """Run steps on a process a rank, in turns, and return what was measured.
 
-    Each is run once before, untimed; then all of them once, all of them again, and so on. Processes are started by `spawn`, so a script that calls
-    this does so below `if __name__ == "__main__":`, and modules and losses are of classes and
-    functions that can be imported.
+    Each is run once before, untimed; then all of them once, all of them again, and so on.
+    Processes are started by `spawn`, so a script that calls this does so below
+    `if __name__ == "__main__":`, and modules and losses are of classes and functions that can be
+    imported.
 
     Parameters
     ----------
@@ -310,7 +311,7 @@ def measure_steps(
     ]
 
 
-def _pickled_jobs(steps: Sequence[RealStep], ranks: int, repeats: int, folder: Path) -> list[bytes]:
+def _pickled_jobs(steps: Sequence[RealStep], ranks: int, folder: Path) -> list[bytes]:
     """Return what each rank is to do; by the plain pickle, which shares no memory of tensors."""
     jobs: list[list[RankJob]] = [[] for _ in range(ranks)]
     for number, step in enumerate(steps):
