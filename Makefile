@@ -15,6 +15,7 @@ test: lint
 # What needs PyTorch, in an environment of its own: its schedules, op for op; real pipelines.
 test-torch: .venv-torch/installed
 	.venv-torch/bin/pytest tests/test_torch_schedules.py tests/runtime pipesim/runtime
+	.venv-torch/bin/pytest tests/test_documents.py -k 05_from_pytorch
 
 # The same sweep on local clusters of Dask and of Ray, in an environment of their own.
 test-distributed: .venv-distributed/installed

@@ -153,16 +153,17 @@ def draw(places: pd.DataFrame, rooms: pd.DataFrame) -> None:
     at_place.set_xticks(range(DEVICES))
     at_place.set_ylabel("step / step of a perfect split without bubble")
     at_place.legend(frameon=False, fontsize=8, ncols=2, handlelength=4)
-    for (place, rows), (colour, marker) in zip(
-        rooms.groupby("fast device", sort=False), CURVES, strict=False
+    for (place, rows), (colour, marker), line in zip(
+        rooms.groupby("fast device", sort=False), CURVES, ("-", "-", "--"), strict=False
     ):
         over_room.plot(
             rows.room,
             rows.step_ms,
             color=colour,
             marker=marker,
+            ls=line,
             ms=4,
-            markevery=6,
+            markevery=(0 if line == "-" else 3, 6),
             label=f"fast device {place}",
         )
     title = f"1F1B: min-max split within memory, m = {ROOM_MICROBATCHES}"

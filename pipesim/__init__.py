@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         fit_step_times,
     )
     from pipesim.components import Device, Link, Stage
-    from pipesim.config import read_config, simulate_config
+    from pipesim.config import read_config, simulate_config, simulate_step_config
     from pipesim.engine.deadlock import check_deadlock
     from pipesim.errors import (
         ConfigError,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         UnsupportedByEngine,
     )
     from pipesim.explain import ladder
-    from pipesim.io.layer_csv import read_layers
+    from pipesim.io.layer_csv import read_layers, write_layers
     from pipesim.io.torch_export import write_schedule
     from pipesim.io.torch_schedule import read_schedule
     from pipesim.layers import LayerProfile
@@ -123,11 +123,13 @@ _HOMES = {
     "schedule_names": "schedules",
     "simulate": "run",
     "simulate_config": "config",
+    "simulate_step_config": "config",
     "simulate_many": "batch",
     "simulate_step": "step",
     "sweep_config": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
+    "write_layers": "io.layer_csv",
     "write_schedule": "io.torch_export",
     "zero_bubble_greedy": "schedules.policies",
 }

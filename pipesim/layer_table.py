@@ -11,7 +11,7 @@ from pipesim.components import COST_FIELDS
 if TYPE_CHECKING:
     import pandas as pd
 
-TIMES = (*COST_FIELDS.values(), "selective_ms")
+AMOUNTS = (*COST_FIELDS.values(), "selective_ms", "forward_gflop")
 SIZES = (
     "stash_bytes",
     "wgrad_stash_bytes",
@@ -49,14 +49,14 @@ def profile_columns(frame: "pd.DataFrame") -> tuple[dict[str, Any], dict[str, tu
             faults.append(f"column {given!r} gives {name} a second time")
         elif name == "layer":
             columns["names"] = tuple(names)
-        elif name in TIMES:
+        elif name in AMOUNTS:
             faults += _faults(given, cells, names, whole=False)
             columns[name] = tuple(cells.tolist())
         elif name in SIZES:
             faults += _faults(given, cells, names, whole=True)
             columns[name] = tuple(cells.tolist())
         elif np.issubdtype(np.asarray(cells).dtype, np.number):
-            known = ", ".join(["layer", *TIMES, *SIZES, *ALIASES])
+            known = ", ".join(["layer", *AMOUNTS, *SIZES, *ALIASES])
             faults.append(f"unknown column {given!r} of numbers; known: {known}")
         else:
             labels[name] = tuple(map(str, cells))
@@ -71,7 +71,7 @@ def profile_columns(frame: "pd.DataFrame") -> tuple[dict[str, Any], dict[str, tu
 
 
 def _faults(column: str, cells: Any, names: list[str], *, whole: bool) -> Iterator[str]:
-    """Yield what is wrong with the cells of a column of times, or of whole numbers of bytes."""
+    """Yield what is wrong with the cells of a column of amounts, or of whole numbers of bytes."""
     import pandas as pd
 
     values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64)
@@ -85,7 +85,7 @@ def _faults(column: str, cells: Any, names: list[str], *, whole: bool) -> Iterat
     for row in rows[:MOST_FAULTS]:
         who = f" ({names[row]})" if names else ""
         cell = cells.iloc[row]
-        shown = repr(cell) if isinstance(cell, str) else str(cell)
+        shown = repr(cell) if isinstance(cell, str) else "nothing" if cell != cell else str(cell)
         yield f"{column}[{row}]{who}: {shown} is not {kind} from 0 to 10^15"
     if len(rows) > MOST_FAULTS:
         yield f"{column}: {len(rows) - MOST_FAULTS} more of its cells are faulty"

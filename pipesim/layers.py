@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.checks import check_amount, check_size
 from pipesim.components import COST_FIELDS, check_backward
-from pipesim.layer_table import SIZES, TIMES, profile_columns
+from pipesim.layer_table import AMOUNTS, SIZES, profile_columns
 from pipesim.pipeline import Pipeline
 from pipesim.recomputing import recomputing_columns
 from pipesim.text_table import text_table
@@ -55,6 +55,8 @@ class LayerProfile:
         One a layer; by default their numbers.
     labels
         Further columns of text, such as the kind of layer: shown, and nothing depends on them.
+    forward_gflop
+        Floating-point operations of the forward, in 10^9: shown, and nothing depends on them.
 
     Raises
     ------
@@ -78,9 +80,10 @@ class LayerProfile:
     names: tuple[str, ...] | None = None
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     source: str = ""
+    forward_gflop: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in (*TIMES, *SIZES, "names"):
+        for name in (*AMOUNTS, *SIZES, "names"):
             values = getattr(self, name)
             if values is not None:
                 object.__setattr__(self, name, tuple(values))
@@ -89,8 +92,8 @@ class LayerProfile:
         for name, values in self.columns().items():
             if len(values) != len(self):
                 raise ValueError(f"{name} has {len(values)} values for {len(self)} layers")
-            check = check_amount if name in TIMES else check_size
-            for layer, value in enumerate(values if name in (*TIMES, *SIZES) else ()):
+            check = check_amount if name in AMOUNTS else check_size
+            for layer, value in enumerate(values if name in (*AMOUNTS, *SIZES) else ()):
                 check(f"{name}[{layer}]", value)
         check_backward(self.backward_ms, self.input_grad_ms, self.weight_grad_ms)
 
@@ -98,7 +101,7 @@ class LayerProfile:
         """Return what is known of the layers by column: `layer`, labels, costs and bytes."""
         names = self.names or tuple(map(str, range(len(self))))
         columns: dict[str, tuple[Any, ...]] = {"layer": names, **self.labels}
-        for name in (*TIMES, *SIZES):
+        for name in (*AMOUNTS, *SIZES):
             if getattr(self, name) is not None:
                 columns[name] = getattr(self, name)
         return columns
@@ -106,10 +109,11 @@ class LayerProfile:
     def __str__(self) -> str:
         columns = self.columns()
         cells = {
-            name: [f"{x:g}" if name in TIMES else str(x) for x in values]
+            name: [f"{x:g}" if name in AMOUNTS else str(x) for x in values]
             for name, values in columns.items()
         }
-        return text_table(cells, left=("layer", *self.labels))
+        source = f"\nsource: {self.source}" if self.source else ""
+        return text_table(cells, left=("layer", *self.labels)) + source
 
     @classmethod
     def from_frame(cls, frame: "pd.DataFrame") -> Self:

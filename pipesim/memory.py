@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+MOST_TAKEN = 4e18  # bytes of all ops together; running sums of them fit into 63 bits
+
+
 class RankState(NamedTuple):
     """Bytes that the ranks hold all the time, arrays (ranks,)."""
 
@@ -77,6 +80,11 @@ def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray
 
     Arrays (ops,). Of a sliced micro-batch every slice holds an equal part, in whole bytes: the
     first ones hold what is left over.
+
+    Raises
+    ------
+    ValueError
+        If all that is ever taken is more than can be added up.
     """
 
     def part(name: str) -> IntArray:
@@ -96,6 +104,12 @@ def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray
     more = np.maximum(-early - rebuilt, 0)  # that I leaves to W
     taken = np.where(opens(schedule), stash, 0)
     taken = taken + np.where(rebuilds, rebuilt, 0) + np.where(first, more, 0)
+    total = float(taken.sum(dtype=np.float64))
+    if total > MOST_TAKEN:
+        raise ValueError(
+            f"the activations of all ops come to {total:.3g} bytes, more than 4 x 10^18: "
+            "give smaller stash_bytes"
+        )
     freed = np.where(closes(schedule), np.where(rest, stash - early, stash), 0)
     freed = freed + np.where(whole, rebuilt, 0) + np.where(first, rebuilt + more + early, 0)
     return taken, freed

@@ -78,13 +78,16 @@ def _error(schedule: Schedule, pipe: Pipeline, rank: int, op: int, time: float) 
     made_of = " + ".join(f"{name} {size_text(part)}" for name, part in parts.items() if part)
     if op == NO_OP:
         name, what = None, f"before its first op it holds {size}"
-        way = "more ranks, another split, ZeRO over replicas"
+        way = "more ranks, another split (pipesim split), ZeRO over replicas"
     else:
         name = str(schedule.op(op))
         what = f"{name} at {time:g} ms takes it to {size}"
         flights = held_by_op(schedule, opens(schedule).astype(int), closes(schedule).astype(int))
         made_of += f" of {count_text(int(flights[op]), 'micro-batch')} in flight"
-        way = "a schedule with fewer micro-batches in flight, recompute, more ranks"
+        way = (
+            "a schedule with fewer micro-batches in flight, another split (pipesim split), "
+            "recompute, more ranks"
+        )
     return MemoryLimitError(
         f"rank {rank} goes over its memory limit: {what}, its device has {most}\n"
         f"{made_of}\n"

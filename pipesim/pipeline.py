@@ -377,7 +377,8 @@ class Pipeline:
             columns["overhead_ms"] = [f"{device.overhead_ms:g}" for device in devices]
             if any(device.memory_bytes is not None for device in devices):
                 columns["memory_bytes"] = [_cell(device.memory_bytes) for device in devices]
-        return f"{head}\n{text_table(columns, left=('name',))}"
+        source = f"\nsource: {self.source}" if self.source else ""
+        return f"{head}\n{text_table(columns, left=('name',))}{source}"
 
     __repr__ = __str__
 

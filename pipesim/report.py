@@ -204,6 +204,8 @@ def step_text(step: Step) -> str:
     ]
     if len(step.runs) == 1:
         return "\n".join(lines)
+    if training.zero == 3:
+        lines.append("ZeRO-3: how long ops wait for the parameters that they gather is left out")
     fastest = min(run.makespan for run in step.runs)
     if step.makespan - fastest <= TIGHT * step.makespan:
         return "\n".join([*lines, "all replicas take the same time"])

@@ -210,21 +210,12 @@ def simulate_step(
     2        1     0             0.0        1.0           0.0  20.0
     3        1     1             0.0        3.0           2.0  20.0
     """
-    whole = [pipe] * training.replicas if isinstance(pipe, Pipeline) else list(pipe)
-    if len(whole) != training.replicas:
-        raise ValueError(f"{len(whole)} pipelines for {training.replicas} replicas")
-    _check_params(whole)
-    pipes = [training.replica(each, number) for number, each in enumerate(whole)]
+    pipes = _replicas(pipe, training)
     order = resolve_schedule(pipes[0], schedule, microbatches, options)
     reason = without_end(order)
     if reason is not None:
         raise ScheduleError(f"{reason}; run it with `simulate`")
-    distinct: list[Pipeline] = []
-    for each in pipes:
-        if each not in distinct:
-            distinct.append(each)
-    made = [simulate(training.holding(each), order, **simulate_options) for each in distinct]
-    runs = tuple(made[distinct.index(each)] for each in pipes)
+    runs = _runs(pipes, order, training, simulate_options)
     end = step_end(
         np.array([last_backwards(run.program, run.spans) for run in runs]),
         np.array([ranks_through(run.program, run.spans) for run in runs]),
@@ -234,6 +225,39 @@ def simulate_step(
         barrier=training.barrier,
     )
     return Step(training, runs, end)
+
+
+def simulate_slowest(
+    pipe: Pipeline, schedule: ScheduleLike, *, training: Training, **simulate_options: Any
+) -> Run:
+    """Return the run of the slowest replica, the first of several, without the end of the step.
+
+    For schedules that have none, too. Parameters and errors are those of `simulate_step`.
+    """
+    pipes = _replicas(pipe, training)
+    runs = _runs(pipes, resolve_schedule(pipes[0], schedule, None), training, simulate_options)
+    return max(runs, key=lambda run: run.makespan)
+
+
+def _replicas(pipe: Pipeline | Sequence[Pipeline], training: Training) -> list[Pipeline]:
+    """Return the pipelines of all replicas, with their speeds and whole parameters."""
+    whole = [pipe] * training.replicas if isinstance(pipe, Pipeline) else list(pipe)
+    if len(whole) != training.replicas:
+        raise ValueError(f"{len(whole)} pipelines for {training.replicas} replicas")
+    _check_params(whole)
+    return [training.replica(each, number) for number, each in enumerate(whole)]
+
+
+def _runs(
+    pipes: Sequence[Pipeline], order: Schedule, training: Training, how: Mapping[str, Any]
+) -> tuple[Run, ...]:
+    """Return the run of every replica; equal ones share one."""
+    distinct: list[Pipeline] = []
+    for each in pipes:
+        if each not in distinct:
+            distinct.append(each)
+    made = [simulate(training.holding(each), order, **how) for each in distinct]
+    return tuple(made[distinct.index(each)] for each in pipes)
 
 
 def _check_params(pipes: Sequence[Pipeline]) -> None:

@@ -163,10 +163,12 @@ def end_costs(training: Training, pipes: Sequence[Pipeline], placement: Placemen
     stages, copies = placement.stages, placement.directions
     params = [stage.param_bytes for stage in pipes[0].stages]
     grads = [training.grad_bytes(size) for size in params]
-    reduced_ms = training.all_reduce_ms if training.zero == 0 else training.reduce_scatter_ms
+    # The two copies of a stage in one replica split nothing between them.
+    zero = training.zero if training.replicas > 1 else 0
+    reduced_ms = training.all_reduce_ms if zero == 0 else training.reduce_scatter_ms
     gather = None
     # With ZeRO-3 the parameters are gathered when they are used, within the ops.
-    if training.zero in (1, 2) and training.replicas * copies > 1:
+    if zero in (1, 2):
         gather = np.array([training.reduce_scatter_ms(size, copies) for size in params])
     optimizer = np.asarray(training.optimizer_ms, dtype=np.float64)
     if optimizer.ndim and len(optimizer) != stages:

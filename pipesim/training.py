@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
-from pipesim.checks import LEAST_RATE, MOST_MS, check_amount, check_count, is_number
+from pipesim.checks import LEAST_RATE, MOST_MS, check_amount, check_count, check_size, is_number
 from pipesim.components import Link
 from pipesim.pipeline import Pipeline
 
@@ -77,11 +77,14 @@ class Training:
     speed: float | tuple[float, ...] | tuple[tuple[float, ...], ...] = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("optimizer_ms", "speed"):
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         check_count("replicas", self.replicas)
         if self.zero not in ZERO_LEVELS or isinstance(self.zero, bool):
             raise ValueError(f"zero = {self.zero!r} is none of 0, 1, 2, 3")
-        for name in ("grad_bytes_per_param", "optimizer_bytes_per_param", "tied_bytes"):
+        for name in ("grad_bytes_per_param", "optimizer_bytes_per_param"):
             check_amount(name, getattr(self, name))
+        check_size("tied_bytes", self.tied_bytes)
         each = self.bytes_per_param
         if not (is_number(each) and LEAST_RATE <= each <= MOST_MS):
             raise ValueError(f"bytes_per_param = {each!r} is not a number from 10^-9 to 10^15")
@@ -186,3 +189,7 @@ class Training:
             return 0.0
         link = Link(self.latency_ms, self.bandwidth_gb_s)
         return link.wire_ms(rounds * (d - 1) / d * size_bytes) + self.latency_ms
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value

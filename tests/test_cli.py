@@ -573,7 +573,8 @@ def test_over_the_limit_exits_3_and_names_the_op(limited, capsys):
         "pipesim: rank 0 goes over its memory limit: 0F2 at 2 ms takes it to 53 GB, "
         "its device has 50 GB",
         "pipesim: parameters 35 GB + activations 18 GB of 3 micro-batches in flight",
-        "pipesim: ways out: a schedule with fewer micro-batches in flight, recompute, more ranks; "
+        "pipesim: ways out: a schedule with fewer micro-batches in flight, another split "
+        "(pipesim split), recompute, more ranks; "
         "--no-memory-limit (memory_limit=False) runs it all the same",
     ]
     assert main([*arguments, "--no-memory-limit", "--json"]) == 0
@@ -645,3 +646,25 @@ def test_compare_takes_m_from_the_batch(tmp_path, capsys):
     assert main(["compare", str(path), "--schedules", "1f1b,pipedream", "--json"]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert {run["schedule"]: run["step_ms"] for run in runs}["1f1b"] == 27
+
+
+def test_a_step_says_what_is_not_in_it(capsys, tmp_path):
+    config = tmp_path / "two.toml"
+    config.write_text(
+        """[run]
+schedule = "1f1b"
+microbatches = 4
+[stages]
+forward_ms = [1, 1]
+backward_ms = 2
+[training]
+replicas = 2
+zero = 3
+"""
+    )
+    assert main(["run", str(config)]) == 0
+    assert "ZeRO-3: how long ops wait for the parameters" in capsys.readouterr().out
+    assert main(["compare", str(config), "--schedules", "1f1b,pipedream"]) == 0
+    assert "optimizer of [training], but for pipedream\n" in capsys.readouterr().out
+    assert main(["compare", str(config), "--schedules", "1f1b,gpipe"]) == 0
+    assert "optimizer of [training]\n" in capsys.readouterr().out

@@ -48,13 +48,14 @@ def test_a_file_with_aliases_is_read(layer_csv):
         ("layer\nx\n", "no column forward_ms"),
         ("F_ms,forward_ms\n1,1\n", "gives forward_ms a second time"),
         ("F_ms\n-1\n", r"F_ms\[0\]: -1 is not a number from 0"),
+        ("F_ms\n2\nx\n", r"csv: no layer costs: F_ms\[1\]: 'x' is not a number"),
         ("F_ms\nx\n", r"F_ms\[0\]: 'x' is not a number"),
         ("F_ms\n1\n\n,\n", "line 4: 2 fields for 1 columns"),
         ("layer,F_ms,B_ms\na,1,2,9\n", "line 2: 4 fields for 3 columns"),
         ("layer,F_ms\na,1,\n", "line 2: 3 fields for 2 columns"),
         ("layer,F_ms\na\n", "line 2: 1 fields for 2 columns"),
         ("F_ms,act_bytes\n1,1.5\n", r"act_bytes\[0\]: 1.5 is not a whole number"),
-        ("F_ms,act_bytes\n1,1\n2,\n", r"act_bytes\[1\]: nan is not a whole number"),
+        ("F_ms,act_bytes\n1,1\n2,\n", r"act_bytes\[1\]: nothing is not a whole number"),
         ("F_ms,act_bytes\n1,inf\n", r"act_bytes\[0\]: inf is not a whole number"),
         ("F_ms,B_ms,B_input_ms,W_ms\n1,1,1,1\n", "the backward is given twice"),
         ("F_ms,B_input_ms\n1,1\n", "give both or none"),
@@ -68,6 +69,18 @@ def test_bad_files_are_named(tmp_path, text, message):
     with pytest.raises(ps.ConfigError, match=message) as caught:
         ps.read_layers(path)
     assert str(path) in str(caught.value)
+
+
+def test_one_text_among_numbers_is_the_only_fault(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text("layer,kind,F_ms,act_bytes\na,1,1,5\nb,x,o,6\nc,2,1e3,7\n")
+    with pytest.raises(ps.ConfigError) as error:
+        ps.read_layers(path)
+    assert [fault.split(": ", 1)[1] for fault in error.value.faults] == [
+        "F_ms[1] (b): 'o' is not a number from 0 to 10^15"
+    ]
+    path.write_text("layer,kind,F_ms,act_bytes\na,1,1,5\nb,x,2,6\n")
+    assert ps.read_layers(path).labels == {"kind": ("1", "x")}
 
 
 def test_blanks_and_a_byte_order_mark_do_not_matter(tmp_path):
@@ -134,6 +147,45 @@ def test_compositions_are_all_of_them_in_order(total, data):
     parts = data.draw(st.integers(1, total))
     expected = [c for c in itertools.product(range(1, total + 1), repeat=parts) if sum(c) == total]
     assert list(compositions(total, parts)) == sorted(expected)
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    profile = ps.LayerProfile(
+        forward_ms=[1 / 3, 1e-9, 12345.6789],
+        input_grad_ms=[0.1 + 0.2, 0, 2],
+        weight_grad_ms=[0.0, 1e15, 2.5],
+        stash_bytes=[10**15, 0, 7],
+        param_bytes=[1, 2, 3],
+        names=["01", 'a, "quoted" name', "1.0"],
+        labels={"kind": ("Linear", "Ä", "x y"), "spread": ("-2.0% +1.0%", "+0.0%", "-1%")},
+        forward_gflop=[0.25, 0, 2e6],
+    )
+    path = tmp_path / "new" / "layers.csv"
+    ps.write_layers(profile, path)
+    assert ps.read_layers(path) == profile
+    ps.write_layers(ps.LayerProfile([1.5]), path)
+    assert ps.read_layers(path).columns() == {"layer": ("0",), "forward_ms": (1.5,)}
+    assert [file.name for file in path.parent.iterdir()] == ["layers.csv"]
+
+
+def test_a_file_that_cannot_be_written_is_left_alone(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text("before")
+    with pytest.raises(UnicodeEncodeError):  # half a character: after some rows
+        ps.write_layers(ps.LayerProfile([1, 2], names=["a", "\ud800"]), path)
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == ["layers.csv"]
+    with pytest.raises(OSError, match="in_a_file"):
+        ps.write_layers(ps.LayerProfile([1]), path / "in_a_file.csv")
+
+
+def test_operations_are_shown_and_nothing_depends_on_them():
+    profile = ps.LayerProfile([1, 2], forward_gflop=[0.5, 3e6])
+    assert "forward_gflop" in str(profile)
+    assert profile.total_ms().tolist() == [1, 2]
+    assert profile.split([1, 1]) == ps.LayerProfile([1, 2]).split([1, 1])
+    with pytest.raises(ValueError, match=r"forward_gflop\[1\] = -1 is not a number from 0"):
+        ps.LayerProfile([1, 2], forward_gflop=[0, -1])
 
 
 def test_partition_balances_what_is_asked_for(layer_csv):

@@ -266,3 +266,11 @@ def test_the_best_split_is_one_that_fits():
     assert (best.counts, best.run.makespan, best.run.peak_memory) == ((3, 4), 105, (60, 40))
     with pytest.raises(ValueError, match="the least that any split needs is 50 bytes"):
         ps.best_split(profile, 2, "1f1b", 8, memory_bytes=19)
+
+
+def test_more_than_can_be_added_up_is_refused():
+    pipe = ps.Pipeline.from_costs([1.0], [2.0], stash_bytes=10**15)
+    assert ps.simulate(pipe, "gpipe", 1000).peak_memory == (10**18,)
+    run = ps.simulate(pipe, "gpipe", 10_000, engine="replay")
+    with pytest.raises(ValueError, match="come to 1e\\+19 bytes"):
+        _ = run.peak_memory

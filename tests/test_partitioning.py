@@ -156,6 +156,18 @@ def test_the_search_over_swaps_keeps_to_the_limits_and_never_beats_the_exact_ord
     assert slowest(profile, ordered, counts) >= least * (1 - 1e-12)
 
 
+@pytest.mark.parametrize("room", [20, 50, 90])
+def test_the_nearest_split_of_several_stages_a_rank_has_the_least_on_the_fullest(room):
+    # The first rank's stages hold the most in flight: all it can do is hand its layers on, but
+    # not all 11 of them to the last stage, which is its own.
+    profile = ps.LayerProfile(
+        [1] * 18, param_bytes=[5, *[8] * 16, 5], stash_bytes=[0, *[5] * 16, 10]
+    )
+    devices = [Device(memory_bytes=room)] * 4
+    with pytest.raises(ValueError, match=r"^no split was found that keeps .* needs 99 bytes"):
+        fair_split(profile, v_placement(8, 4), devices, in_flight=[7, 7, 7, 7, 4, 3, 2, 1])
+
+
 @given(tasks(chunks=2, most_ranks=3))
 def test_several_stages_share_the_memory_of_their_rank(task):
     profile, devices, in_flight = task
@@ -351,3 +363,10 @@ def test_a_device_without_memory_holds_nothing():
     with pytest.raises(ValueError, match=message):
         ps.partition(profile, 1, memory_bytes=0, in_flight=[1])
     assert len(ps.partition(profile, 1, memory_bytes=0, in_flight=[0]).stages) == 1
+
+
+def test_what_a_backward_rebuilds_pays_no_overhead_of_its_own():
+    # 4 ms a layer; with 2 x 1.9 on the first rank 3.8 + 3 x 4 = 15.8 is the least, not 4 x 4.
+    profile = ps.LayerProfile([1] * 6, [2] * 6, stash_bytes=[10] * 6, output_bytes=[1] * 6)
+    pipe = ps.partition(profile.recompute("full"), 2, overhead_ms=[1.9, 0.0])
+    assert [stage.name for stage in pipe.stages] == ["0..2", "3..5"]

@@ -105,6 +105,48 @@ def test_other_schedules_and_what_is_sent(schedule, stages, how):
     assert ps.best_split(profile, stages, schedule, 4, **how).run.makespan <= best * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "options", "memory"),
+    [
+        ("1f1b", {}, 40),
+        ("gpipe", {}, 80),
+        ("gpipe", {"recompute": "early"}, 80),
+        ("zb_h1", {}, 50),
+    ],
+)
+@pytest.mark.parametrize("limited", [False, True])
+def test_what_is_rebuilt_counts_in_every_split(schedule, options, memory, limited):
+    limit = memory if limited else None
+    rows = [1.0, 1.5, 1.0, 2.0, 1.0, 1.25, 1.0]
+    plain = ps.LayerProfile(
+        forward_ms=rows,
+        input_grad_ms=rows,
+        weight_grad_ms=rows,
+        stash_bytes=[8] * 7,
+        output_bytes=[1] * 7,
+    )
+    profile = plain.recompute("full", range(4))
+    fitting = {}
+    for counts in compositions(7, 3):
+        try:
+            run = ps.simulate(
+                profile.split(counts, memory_bytes=limit), schedule, 4, options=options
+            )
+        except ps.MemoryLimitError:
+            continue
+        fitting[counts] = run.makespan
+    assert 0 < len(fitting) < 15 or not limited
+    how = {"options": options, "memory_bytes": limit}
+    found = ps.best_split(profile, 3, schedule, 4, **how)
+    assert found.run.makespan == fitting[found.counts] == min(fitting.values())
+    assert found.run.pipeline.stages[0].recompute_ms == sum(rows[: found.counts[0]][:4])
+    refined = ps.refine_split(profile, found.counts, schedule, 4, **how)
+    assert refined.run.makespan == found.run.makespan
+    # The layers that rebuild take longer: without that, another split is the best.
+    other = ps.best_split(plain, 3, schedule, 4, options=options)
+    assert other.run.makespan < found.run.makespan
+
+
 @pytest.mark.parametrize("outputs", [[8] * 5, [8, 16, 8, 8, 8]])
 def test_many_splits_at_once_take_what_each_takes_alone(outputs):
     profile = ps.LayerProfile(
@@ -116,7 +158,8 @@ def test_many_splits_at_once_take_what_each_takes_alone(outputs):
     options = {"bandwidth_gb_s": 1e-6, "speed": [1.0, 1.5, 0.5]}
     splits = list(compositions(5, 3))
     schedule = ps.build_schedule("1f1b", 3, 4)
-    many = makespans(schedule, split_pipelines(profile, np.array(splits), options))
+    pipelines = split_pipelines(profile, np.array(splits), options, sizes=True)
+    many = makespans(schedule, pipelines)
     alone = [ps.simulate(profile.split(s, **options), schedule).makespan for s in splits]
     assert many.tolist() == pytest.approx(alone, rel=1e-12)
 

@@ -484,3 +484,14 @@ def test_throughput_of_gpipe_table_2(stages, m, closed, published):
     assert speedup == pytest.approx(closed, rel=1e-9)
     if published is not None:
         assert speedup == pytest.approx(published, rel=0.08)
+
+
+@pytest.mark.parametrize("engine", ["simpy", "replay"])
+def test_where_nothing_is_rebuilt_r_takes_no_time(engine):
+    # F and B of two micro-batches on each of two stages, 0.5 more for every op that runs.
+    pipe = ps.Pipeline.from_costs([1.0, 1.0], [2.0, 2.0], overhead_ms=0.5)
+    early = ps.simulate(pipe, "gpipe", 2, engine=engine, options={"recompute": "early"})
+    assert early.makespan == ps.simulate(pipe, "gpipe", 2, engine=engine).makespan == 12
+    many = ps.simulate_many(early.schedule, [pipe])
+    assert many["makespan_ms"].tolist() == [12]
+    assert (early.sensitivity.gain_ms >= 0).all()

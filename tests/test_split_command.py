@@ -75,8 +75,71 @@ def test_a_memory_limit_bites(config, capsys):
     assert main(["split", config, *limit, "--set", "layers.split=[7,3,3,3]"]) == 0
     out = capsys.readouterr().out
     assert "over its memory" in out
-    assert "kept within devices.memory_bytes, but for the config" in out
+    assert "kept within devices.memory_bytes where nothing else is said" in out
     assert "0.00   0.00" in out  # what rank 0 holds, and of how much, in GB
+
+
+def test_the_stages_of_a_split_of_ones_own(config, capsys):
+    own = ["--set", "layers.split=[7,3,3,3]", "--by", "config"]
+    assert as_json(capsys, config, *own)["chosen"]["split"] == [7, 3, 3, 3]
+    assert main(["split", config, "--by", "config", "--set", "layers.split=time"]) == 2
+    assert "--by config: it is no list of counts" in capsys.readouterr().err
+
+
+def test_what_ranks_really_hold_decides_in_a_v(tmp_path, capsys):
+    # The peaks of a rank's two stages do not come at once: their sum, 9.42 GB at the least, is
+    # over the limit, what the ranks really hold is not.
+    stash = [
+        1.0,
+        0.4,
+        0.7,
+        0.2,
+        1.1,
+        0.3,
+        0.5,
+        0.9,
+        0.6,
+        0.8,
+        0.1,
+        1.2,
+        0.4,
+        0.7,
+        0.3,
+        0.9,
+        1.0,
+        0.2,
+    ]
+    rows = [f"1,1,1,{round(1e9 * size)}" for size in stash]
+    head = "forward_ms,input_grad_ms,weight_grad_ms,stash_bytes"
+    (tmp_path / "v.csv").write_text("\n".join([head, *rows]))
+    (tmp_path / "v.toml").write_text(
+        '[run]\nschedule = "zb_v"\nmicrobatches = 8\n'
+        '[layers]\nfile = "v.csv"\n[devices]\nranks = 4\n'
+    )
+    path = str(tmp_path / "v.toml")
+    free = as_json(capsys, path)["choices"]
+    least_by_time = max(next(row for row in free if row["split_by"] == "time")["peak_bytes"])
+    profile, schedule = ps.read_layers(tmp_path / "v.csv"), ps.build_schedule("zb_v", 4, 8)
+    summed = fair_need(profile, schedule)
+    limit = round(0.99 * summed)
+    assert limit < least_by_time
+    found = as_json(capsys, path, "--set", f"devices.memory_bytes={limit}")["chosen"]
+    assert not found["over_memory"]
+    assert max(found["peak_bytes"]) <= limit
+
+
+def fair_need(profile, schedule):
+    """Return what the fullest rank needs at the least, if peaks of its stages came at once."""
+    with pytest.raises(ValueError, match="needs") as caught:
+        ps.partition(
+            profile,
+            8,
+            ranks=4,
+            placement="v_shape",
+            memory_bytes=1,
+            in_flight=schedule.peak_in_flight_by_stage(),
+        )
+    return int(str(caught.value).split("needs ")[1].split(" bytes")[0].replace(",", ""))
 
 
 def test_several_stages_a_rank(config, capsys):
@@ -132,3 +195,16 @@ def test_a_config_without_layers_and_a_profile_without_bytes(config, tmp_path, c
     assert "GB" not in capsys.readouterr().out.replace("GB/s", "")
     assert main(["split", config, "--by", "param_bytes"]) == 2
     assert "the profile gives no param_bytes" in capsys.readouterr().err
+
+
+def test_a_split_of_replicas_says_that_its_step_is_one_without_them(config, capsys):
+    assert main(["split", config, "--set", "training.replicas=2"]) == 0
+    assert "\nstep: without replicas, reductions" in capsys.readouterr().out
+    assert main(["split", config]) == 0
+    assert "without replicas" not in capsys.readouterr().out
+
+
+def test_a_table_is_typed_as_in_a_file(config, capsys):
+    recompute = 'layers.recompute={"0..3" = "none"}'
+    assert main(["split", config, "--set", recompute]) == 0
+    assert main(["split", config, "--set", recompute.replace(" = ", ": ")]) == 0

@@ -444,3 +444,29 @@ def test_the_step_as_text():
     last = step_text(ps.simulate_step(TWO_STAGES, "1f1b", 2, training=many)).splitlines()
     assert last[-1].endswith("4 faster replicas left out")
     assert [line.split()[0] for line in last[4:-1]] == [str(n) for n in range(4, 20)]
+
+
+def test_a_training_takes_lists():
+    training = ps.Training(replicas=2, speed=[1.0, [1.0, 0.5]], optimizer_ms=[1, 2])
+    assert training == ps.Training(replicas=2, speed=(1.0, (1.0, 0.5)), optimizer_ms=(1, 2))
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_two_copies_in_one_replica_split_nothing(zero):
+    pipe = ps.Pipeline.from_costs(
+        [1] * 4, input_grad=[1] * 4, weight_grad=[1] * 4, param_bytes=1_000_000
+    )
+    plain, split = (
+        ps.simulate_step(
+            pipe,
+            "dualpipe",
+            8,
+            training=ps.Training(zero=level, bandwidth_gb_s=1.0, latency_ms=0.25),
+        )
+        for level in (0, zero)
+    )
+    # The ops end at 26. Ranks 1 and 2 reduce stage 2 from 25 on, then stage 1; each reduction takes
+    # 2 x (1/2) x 1 MB / (1 GB/s) and a latency.
+    assert plain.exposed_reduction_ms == 25 + 2 * 1.25 - 26
+    assert split.step_ms == plain.step_ms
+    assert split.end.gather is None

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipesim as ps
+from pipesim.batch import METRICS
+from pipesim.config import simulate_step_config
 from pipesim.config.axes import LAWS, Imbalance, read_axis
 from pipesim.sweep.imbalance import DRAW, SPREAD, stage_factors
 from pipesim.sweep.points import Batch, Reader
@@ -283,3 +285,18 @@ def test_limits_differ_point_by_point_in_one_batch(tmp_path):
     assert table.error.notna().tolist() == [True, False, True, False] + [False] * 4
     assert "0F0 at 0 ms" in table.error[0]
     assert "0F1 at 1 ms" in table.error[2]
+
+
+def test_of_several_replicas_a_sweep_tells_the_slowest(tmp_path):
+    path = swept(
+        tmp_path,
+        {"training.speed": [1.0, [1.0, 0.5]]},
+        run={"schedule": "1f1b", "microbatches": 4, "engine": "replay"},
+        training={"replicas": 2},
+    )
+    table = ps.sweep_config(path)
+    assert table.makespan_ms.tolist() == [21, 42] == table.step_ms.tolist()
+    speeds = {"training.speed": [1.0, 0.5]}
+    summary = simulate_step_config(ps.read_config(path, speeds)).summary()
+    for name in METRICS:
+        assert table[name][1] == pytest.approx(summary[name]), name

@@ -190,6 +190,7 @@ def test_times_are_flops_over_what_the_device_does():
     pipe = profile.split([21, 20, 20, 21])
     assert pipe.stages[3].name == "layer 60..head"
     assert pipe.source == "estimated from FLOPs at 989 TFLOP/s x 0.4"
+    assert str(pipe).endswith(f"\nsource: {pipe.source}")
     assert [stage.output_bytes for stage in pipe.stages] == [2 * 8192 * 8192] * 3 + [0]
 
 

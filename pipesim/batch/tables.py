@@ -13,7 +13,7 @@ from pipesim.arrays import FloatArray, IntArray
 from pipesim.batch.variants import CostVariants
 from pipesim.components import COST_FIELDS, missing_cost
 from pipesim.dataflow import has_pairs, second_of_pair
-from pipesim.engine.workload import message_tables, messages_of, op_durations
+from pipesim.engine.workload import message_tables, messages_of, op_durations, with_overhead
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
@@ -82,7 +82,7 @@ def op_times(schedule: Schedule, pipelines: Sequence[Pipeline]) -> OpTimes:
         if schedule.slices > 1:
             cost = cost * np.asarray(schedule.fractions)
         speed, overhead = (x[:, placed, np.newaxis] for x in device_tables(pipelines))
-        duration[:, kind] = cost / speed + overhead
+        duration[:, kind] = with_overhead(kind, cost, speed, overhead)
     direction = schedule.directions[schedule.microbatch]
     place = schedule.kind, direction, schedule.stage, schedule.slice
     entry = np.ravel_multi_index(tuple(np.asarray(x, dtype=np.intp) for x in place), shape)

@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from pipesim.cli.check import check
         from pipesim.cli.compare import compare
         from pipesim.cli.lower import lower
+        from pipesim.cli.profile import profile
         from pipesim.cli.split import split
         from pipesim.cli.sweep import sweep
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "run": commands.run,
             "compare": compare,
             "lower": lower,
+            "profile": profile,
             "sweep": sweep,
             "split": split,
             "schedules": commands.schedules,

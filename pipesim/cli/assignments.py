@@ -1,6 +1,7 @@
 """What is typed on the command line as KEY=VALUE."""
 
 import json
+import tomllib
 from typing import Any
 
 TEXT_KEYS = ("title", "source", "run.schedule", "layers.file")  # taken as they are typed
@@ -9,16 +10,25 @@ TEXT_KEYS = ("title", "source", "run.schedule", "layers.file")  # taken as they 
 def parse_value(text: str) -> Any:
     """Return what a value on the command line means: JSON, a list with commas, or a text.
 
+    A table may also be written as in a config, with `=`.
+
     Examples
     --------
     >>> parse_value("1,1,2.5"), parse_value("1f1b"), parse_value("4"), parse_value('{"a.b": [1]}')
     ([1, 1, 2.5], '1f1b', 4, {'a.b': [1]})
+    >>> parse_value('{"0..3" = "full"}')
+    {'0..3': 'full'}
     """
     try:
         return json.loads(text)
     except ValueError:
         pass
-    if "," in text and not text.lstrip().startswith(("[", "{", '"')):
+    if text.lstrip().startswith("{"):
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            return text
+    if "," in text and not text.lstrip().startswith(("[", '"')):
         return [parse_value(part) for part in text.split(",")]
     for number in (int, float):  # what JSON does not take for one: 010, .5, 1., nan
         try:

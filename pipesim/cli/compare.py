@@ -6,7 +6,7 @@ from pathlib import Path
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, to_json, write_gantt
 from pipesim.config import override, parse_pipeline, run_options
-from pipesim.config.training import held, training_of
+from pipesim.config.training import training_of
 from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
 from pipesim.io.config_file import Document, read_document
 from pipesim.io.files import FIGURE_ENDINGS, is_schedule_file
@@ -17,7 +17,7 @@ from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES, Family
-from pipesim.step import simulate_step, without_end
+from pipesim.step import simulate_slowest, simulate_step, without_end
 from pipesim.text_table import text_table
 
 
@@ -59,7 +59,9 @@ def compare(arguments: Namespace) -> None:
         return
     print(_comparison(runs, microbatches, steps))
     if ends:
-        print("step: with the reductions and the optimizer of [training]")
+        endless = [r.schedule.name for r in runs if r.schedule.name not in ends]
+        but = f", but for {', '.join(endless)}" if endless else ""
+        print(f"step: with the reductions and the optimizer of [training]{but}")
     alone = [r.schedule.name for r in runs if r.schedule.kinds == {Kind.F}]
     if alone and len(alone) < len(runs):
         print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")
@@ -97,8 +99,10 @@ def _run_each(
                 options = {k: v for k, v in sections.run.options.items() if k in own}
                 order = resolve_schedule(fitting, schedule, microbatches, options)
                 how = run_options(sections) | {"progress": progress}
-                if training is None or without_end(order) is not None:
-                    result = simulate(held(sections, fitting), order, **how)
+                if training is None:
+                    result = simulate(fitting, order, **how)
+                elif without_end(order) is not None:
+                    result = simulate_slowest(fitting, order, training=training, **how)
                 else:
                     step = simulate_step(fitting, order, training=training, **how)
                     result = step.runs[step.slowest_replica]

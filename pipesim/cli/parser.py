@@ -53,6 +53,7 @@ def build_parser() -> ArgumentParser:
     _add_run(commands)
     _add_compare(commands)
     _add_sweep(commands)
+    _add_profile(commands)
     _add_split(commands)
     _add_lower(commands)
     schedules = commands.add_parser(
@@ -190,6 +191,55 @@ def _add_sweep(commands: Commands) -> None:
     _json_flag(sweep)
 
 
+def _add_profile(commands: Commands) -> None:
+    profile = commands.add_parser(
+        "profile",
+        help="measure the layers of a PyTorch model",
+        description="Measure what each layer of a PyTorch model takes for one micro-batch: time of "
+        "forward, input and weight gradient, bytes, floating-point operations.",
+        epilog=(
+            "examples, with a function `build` in mymodel.py that returns an nn.Sequential:\n"
+            "  pipesim profile mymodel:build --input 8x128 --dtype int64 --output layers.csv\n"
+            "  pipesim profile mymodel:build --input 32x512 --threads 1\n"
+            "Exit status: 0 done; 2 bad input, or PyTorch is not installed."
+        ),
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    profile.add_argument(
+        "factory",
+        metavar="MODULE:NAME",
+        help="a function that returns the model, or the model and a micro-batch; also from the "
+        "current directory",
+    )
+    profile.add_argument(
+        "--input", metavar="SHAPE", help="of a micro-batch of random numbers, such as 8x128"
+    )
+    profile.add_argument(
+        "--dtype", default="float32", metavar="TYPE", help="of its numbers; default: float32"
+    )
+    profile.add_argument(
+        "--vocabulary",
+        type=int,
+        default=100,
+        metavar="N",
+        help="whole numbers are tokens from 0 to N - 1; default: 100",
+    )
+    profile.add_argument(
+        "--names",
+        metavar="NAME,..",
+        help="the submodules that are the layers, in forward order; default: those of an "
+        "nn.Sequential",
+    )
+    profile.add_argument(
+        "--repeats", type=int, default=20, metavar="N", help="timed repeats; default: 20"
+    )
+    profile.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads; default: as torch has it"
+    )
+    profile.add_argument("--output", metavar="FILE", help="write the layers: .csv")
+    _json_flag(profile)
+
+
 def _add_split(commands: Commands) -> None:
     split = commands.add_parser(
         "split",
@@ -202,7 +252,7 @@ def _add_split(commands: Commands) -> None:
     split.add_argument("config", metavar="CONFIG", help=".toml, .yaml or .json file")
     split.add_argument(
         "--by",
-        choices=("layers", "param_bytes", "stash_bytes", "time", "simulated"),
+        choices=("layers", "param_bytes", "stash_bytes", "time", "config", "simulated"),
         default="simulated",
         help="whose stages to print; simulated: layers moved as long as the step gets shorter; "
         "default: simulated",

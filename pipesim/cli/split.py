@@ -2,7 +2,8 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,16 @@ def split(arguments: Namespace) -> None:
         choices.append(Choice(SIMULATED, found.counts, found.run))
     except ValueError as error:
         raise ConfigError(path, [f"layers.split: {error}"]) from None
-    chosen = next(choice for choice in choices if choice.name == arguments.by)
+    chosen = next((choice for choice in choices if choice.name == arguments.by), None)
+    if chosen is None:
+        raise ConfigError(path, ["layers.split: --by config: it is no list of counts"])
     if arguments.json:
         print(to_json({"choices": [_plain(c) for c in choices], "chosen": _plain(chosen)}))
         return
-    print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}\n")
+    print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}")
+    if training is not None:
+        print("step: without replicas, reductions and the optimizer of [training]")
+    print()
     print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}")
 
 
@@ -132,10 +138,13 @@ def _known(profile: LayerProfile, wanted: str) -> list[str]:
 def _fair(
     profile: LayerProfile, schedule: Schedule, pipe: Pipeline, training: Training | None, by: str
 ) -> tuple[int, ...]:
+    """Return the min-max split within memory, or the one without limits where none was found."""
     peaks = [peak / schedule.slices for peak in schedule.peak_in_flight_by_stage()]
-    return fair_split(
-        profile, schedule.placement, pipe.devices, by=by, in_flight=peaks, training=training
-    )
+    split = partial(fair_split, profile, schedule.placement, by=by)
+    try:
+        return split(pipe.devices, in_flight=peaks, training=training)
+    except ValueError:
+        return split([replace(device, memory_bytes=None) for device in pipe.devices])
 
 
 def _headline(profile: LayerProfile, pipe: Pipeline, schedule: Schedule) -> str:
@@ -174,8 +183,7 @@ def _side_by_side(choices: list[Choice]) -> str:
     if any(held):
         notes += "\npeak: all that the rank with the most holds at once"
     if any(device.memory_bytes is not None for device in choices[0].run.pipeline.devices):
-        own = OWN in columns["split by"]
-        notes += f"\nkept within devices.memory_bytes{', but for the config' * own}"
+        notes += "\nkept within devices.memory_bytes where nothing else is said"
     return f"{text_table(columns, left=('split by', 'layers a stage', ' '))}\n{notes}"
 
 
@@ -194,8 +202,8 @@ def _stages(choice: Choice) -> str:
         "number": [str(count) for count in choice.counts],
         "ms": [f"{time:.2f}" for time in choice.stage_ms],
     }
-    if any(choice.held) and len(rank_of) == pipe.ranks:
-        columns["peak GB"] = [f"{choice.held[rank] / 1e9:.2f}" for rank in rank_of]
+    if any(choice.held):
+        columns["peak GB of rank"] = [f"{choice.held[rank] / 1e9:.2f}" for rank in rank_of]
         limits = [pipe.devices[rank].memory_bytes for rank in rank_of]
         if any(limit is not None for limit in limits):
             columns["of GB"] = ["any" if x is None else f"{x / 1e9:.2f}" for x in limits]

@@ -34,7 +34,7 @@ from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES
-from pipesim.step import Step, simulate_step
+from pipesim.step import Step, simulate_slowest, simulate_step
 from pipesim.training import Training
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ def parse_sweep(document: Document, name: str) -> SweepSection:
 
 
 def simulate_config(config: Config, progress: Progress | None = None) -> Run:
-    """Return the run that a config describes: one replica, without the end of the step.
+    """Return the run that a config describes: the slowest replica, without the step's end.
 
     Raises
     ------
@@ -211,7 +211,9 @@ def simulate_config(config: Config, progress: Progress | None = None) -> Run:
     MemoryLimitError
         If a rank goes over the memory of its device, and run.memory_limit is not false.
     """
-    return _simulated(config, simulate, held(config.sections, config.pipeline), progress)
+    training = config.training
+    how = simulate if training is None else partial(simulate_slowest, training=training)
+    return _simulated(config, how, config.pipeline, progress)
 
 
 def simulate_step_config(config: Config, progress: Progress | None = None) -> Step:
@@ -306,7 +308,8 @@ def _pipeline(sections: Sections, name: str, directory: Path) -> Pipeline:
         try:
             profile = read_layers(directory / layers.file)
         except ConfigError as error:
-            raise ConfigError(name, [f"layers.file: {error}"]) from None
+            faults = [f"layers.file: {line}" for line in str(error).splitlines()]
+            raise ConfigError(name, faults) from None
         split: Any = layers.split
         profile = recomputing_layers(profile, layers.recompute, name)  # a split by time counts it
         if isinstance(split, str):

@@ -22,7 +22,6 @@ def training_of(sections: Sections) -> Training | None:
     if section is None:
         return None
     values = {entry.name: getattr(section, entry.name) for entry in fields(section)}
-    values = {name: _as_tuple(value) for name, value in values.items()}
     return Training(**values | {"replicas": section.replicas or 1})
 
 
@@ -30,10 +29,6 @@ def held(sections: Sections, pipe: Pipeline) -> Pipeline:
     """Return a config's pipeline with what its ranks hold as it is trained."""
     training = training_of(sections)
     return pipe if training is None else training.holding(pipe)
-
-
-def _as_tuple(value: object) -> object:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def batch_of(sections: Sections) -> BatchSizes | None:

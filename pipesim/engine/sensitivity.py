@@ -171,7 +171,8 @@ def _speeds(
     schedule: Schedule, pipe: Pipeline, workload: Workload, node_of_op: IntArray
 ) -> list[Parameter]:
     once = ~workload.second
-    work = workload.duration - pipe.overheads[schedule.rank]  # what is divided by the speed
+    # What is divided by the speed; an R with nothing to rebuild has no overhead either.
+    work = np.maximum(workload.duration - pipe.overheads[schedule.rank], 0.0)
     return [
         Parameter(
             f"devices.speed[{rank}]",

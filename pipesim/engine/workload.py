@@ -140,7 +140,7 @@ def duration_table(
     Or for `one` micro-batch that stands for all, array (stages, 1).
 
     An op takes cost/speed + overhead, the last two those of the rank; a slice its fraction of
-    the cost.
+    the cost. An R with nothing to rebuild takes no time at all.
 
     Raises
     ------
@@ -158,6 +158,15 @@ def duration_table(
         cost = np.repeat(cost, schedule.slices, axis=1)
         cost = cost * np.tile(schedule.fractions, schedule.microbatches)
         speed, overhead = (np.repeat(x, schedule.slices, axis=1) for x in (speed, overhead))
+    return with_overhead(kind, cost, speed, overhead)
+
+
+def with_overhead(
+    kind: Kind, cost: FloatArray, speed: FloatArray, overhead: FloatArray
+) -> FloatArray:
+    """Return the durations of ops of a kind: cost/speed + overhead; 0 of R without a cost."""
+    if kind == Kind.R:
+        overhead = np.where(cost > 0, overhead, 0.0)
     duration: FloatArray = cost / speed + overhead
     return duration
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipesim.arrays import FloatArray, IntArray
 from pipesim.checks import check_amount
-from pipesim.components import COST_FIELDS, Device
+from pipesim.components import Device
 from pipesim.layers import LayerProfile
 from pipesim.partitioning.min_max import Loads
 from pipesim.placement import Placement
@@ -104,13 +104,13 @@ def stage_loads(profile: LayerProfile, by: str, devices: Sequence[Device]) -> Lo
     """Return what is balanced, where each stage runs on the device given for it.
 
     By "time" a layer counts with its time on the device, and a stage with the device's overhead
-    for each op that the profile has a cost for; by anything else devices make no difference.
+    for its forward and for its backward, whole; by anything else devices make no difference.
     """
     weights = np.asarray(layer_weights(profile, by), dtype=np.float64)
     if by != "time":
         return Loads.of_items(np.tile(weights, (len(devices), 1)), np.zeros(1))
     speed = np.array([[device.speed] for device in devices], dtype=np.float64)
-    ops = sum(getattr(profile, name) is not None for name in COST_FIELDS.values())
+    ops = 1 if profile.backward_ms is None and profile.input_grad_ms is None else 2
     overhead = np.array([[ops * device.overhead_ms] for device in devices])
     return Loads.of_items(weights / speed, overhead)
 

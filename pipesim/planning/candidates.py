@@ -9,7 +9,7 @@ import numpy as np
 from pipesim.arrays import IntArray
 from pipesim.batch import CostVariants, cost_fields
 from pipesim.layers import LayerProfile
-from pipesim.memory_limit import ops_over_limit
+from pipesim.memory import peak_memory_bytes
 from pipesim.pipeline import Pipeline
 from pipesim.run import Run
 from pipesim.schedule import Schedule
@@ -39,15 +39,16 @@ class BestSplit:
 
 
 def split_pipelines(
-    profile: LayerProfile, splits: IntArray, options: Mapping[str, Any]
+    profile: LayerProfile, splits: IntArray, options: Mapping[str, Any], *, sizes: bool
 ) -> Sequence[Pipeline]:
     """Return the pipelines of some splits, array (splits, stages), to be simulated at once.
 
     Their costs are those of `LayerProfile.split` but for the rounding of sums. Where stages send
-    different sizes, each is a pipeline of its own; or else only arrays of costs tell them apart.
+    different `sizes`, and those matter, each is a pipeline of its own; or else only arrays of costs
+    tell them apart.
     """
     outputs = profile.output_bytes or (0,)
-    if len(set(outputs[:-1])) > 1 and options.get("bandwidth_gb_s") is not None:
+    if len(set(outputs[:-1])) > 1 and sizes:
         return [profile.split(counts, **options) for counts in splits.tolist()]
     base = profile.split(splits[0].tolist(), **options)
     ends = np.cumsum(splits, axis=1)
@@ -71,6 +72,12 @@ def split_pipeline(
     return pipe if training is None else training.holding(pipe)
 
 
-def fits(schedule: Schedule, pipe: Pipeline) -> bool:
-    """Say whether every rank holds no more than its device has memory for."""
-    return not ops_over_limit(schedule, pipe)
+def over_memory(schedule: Schedule, pipe: Pipeline) -> int:
+    """Return how many bytes all ranks together hold more than their devices have memory for."""
+    return sum(
+        max(held - device.memory_bytes, 0)
+        for held, device in zip(
+            peak_memory_bytes(schedule, pipe).tolist(), pipe.devices, strict=True
+        )
+        if device.memory_bytes is not None
+    )

@@ -11,7 +11,7 @@ from pipesim.partitioning import fair_split
 from pipesim.partitioning.loads import check_enough
 from pipesim.partitioning.min_max import compositions
 from pipesim.pipeline import Pipeline
-from pipesim.planning.candidates import TIE, BestSplit, fits, split_pipeline
+from pipesim.planning.candidates import TIE, BestSplit, over_memory, split_pipeline
 from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
@@ -91,7 +91,7 @@ def best_split(
             break
         pipe = pipeline(candidates[number])
         own = order.made_for(pipe)
-        if not fits(own, pipe):
+        if over_memory(own, pipe):
             continue
         run = simulate(pipe, own, engine="replay")
         shortest = min(shortest, run.makespan)

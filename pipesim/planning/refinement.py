@@ -12,7 +12,7 @@ from pipesim.layers import LayerProfile
 from pipesim.partitioning import fair_split
 from pipesim.partitioning.min_max import moves
 from pipesim.pipeline import Pipeline
-from pipesim.planning.candidates import TIE, BestSplit, fits, split_pipeline, split_pipelines
+from pipesim.planning.candidates import TIE, BestSplit, over_memory, split_pipeline, split_pipelines
 from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
@@ -86,6 +86,7 @@ def refine_split(
     first = pipeline(counts)
     order = resolve_schedule(first, schedule, microbatches, options)
     known: dict[tuple[int, ...], float] = {}
+    sizes = eager_limit_bytes is not None or pipeline_options.get("bandwidth_gb_s") is not None
 
     def times_of(splits: Any) -> FloatArray:
         """Return the makespans of some splits [ms], simulating those that are not known yet."""
@@ -93,16 +94,27 @@ def refine_split(
         new = np.array([number for number, row in enumerate(rows) if row not in known], dtype=int)
         for begin in range(0, len(new), BLOCK):
             block = new[begin : begin + BLOCK]
-            pipelines = split_pipelines(profile, splits[block], pipeline_options)
+            pipelines = split_pipelines(profile, splits[block], pipeline_options, sizes=sizes)
             times = makespans(order, pipelines, **how)
             known.update({rows[n]: t for n, t in zip(block.tolist(), times.tolist(), strict=True)})
             if progress is not None:
                 progress(begin + len(block), len(new))
         return np.array([known[row] for row in rows])
 
-    def allowed(counts: Sequence[int]) -> bool:
+    def over(counts: Sequence[int]) -> int:
         pipe = pipeline(counts)
-        return fits(order.made_for(pipe), pipe)
+        return over_memory(order.made_for(pipe), pipe)
+
+    def within(counts: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a split nearby in which all ranks hold less, within their memory if there is."""
+        left = over(counts)
+        while left:
+            others = list(map(tuple, moves(counts).tolist()))
+            least, nearest = min(((over(other), other) for other in others), default=(left, counts))
+            if least >= left:
+                break
+            left, counts = least, nearest
+        return counts
 
     def walk(start: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         best = float(times_of(np.array([start]))[0]), start
@@ -112,7 +124,7 @@ def refine_split(
             times = times_of(others)
             for number in np.argsort(times, kind="stable").tolist():
                 here = tuple(others[number].tolist())
-                if here not in been and allowed(here):
+                if here not in been and not over(here):
                     break
             else:
                 break
@@ -123,18 +135,19 @@ def refine_split(
         return best
 
     begin = tuple(map(int, counts))
-    starts = [begin] if allowed(begin) else []
-    try:
-        # The sum of its stages' peaks may be more than a rank ever holds: only a start.
-        peaks = [peak / order.slices for peak in order.peak_in_flight_by_stage()]
-        for by in ("time", "layers"):
-            how_split: dict[str, Any] = {"by": by, "in_flight": peaks, "training": training}
-            split = fair_split(profile, order.placement, first.devices, **how_split)
-            if allowed(split):
-                starts.append(split)
-    except ValueError:
-        if not starts:
-            raise
+    candidates, refused = [begin], None
+    # The sum of its stages' peaks may be more than a rank ever holds: only a start.
+    peaks = [peak / order.slices for peak in order.peak_in_flight_by_stage()]
+    for by in ("time", "layers"):
+        how_split: dict[str, Any] = {"by": by, "in_flight": peaks, "training": training}
+        try:
+            candidates.append(fair_split(profile, order.placement, first.devices, **how_split))
+        except ValueError as error:
+            refused = error
+    nearby = dict.fromkeys(map(within, candidates))
+    starts = [start for start in nearby if not over(start)]
+    if not starts:
+        raise refused or ValueError("no split was found that keeps every rank within its memory")
     found = min(map(walk, dict.fromkeys(starts)))
     # Sums of layers round differently as they are added up: the runs themselves decide.
     finalists = dict.fromkeys([found[1], *starts[:1]])

@@ -5,32 +5,39 @@ Everything here needs the extra `torch`; nothing else in pipesim does.
 
 from importlib.util import find_spec
 
-if find_spec("torch") is None:
-    raise ImportError("the runtime needs PyTorch: pip install 'pipesim[torch]'")
+if find_spec("torch") is None or find_spec("safetensors") is None:
+    raise ImportError("the runtime needs PyTorch and safetensors: pip install 'pipesim[torch]'")
 
 from pipesim.runtime.measured import MeasuredStep
-from pipesim.runtime.processes import (
+from pipesim.runtime.pipeline import Pipeline, StepResult
+from pipesim.runtime.processes import WorkerError, measure_steps
+from pipesim.runtime.profiling import profile_layers
+from pipesim.runtime.shards import load_stages, save_stages
+from pipesim.runtime.sleeping import SleepingStage
+from pipesim.runtime.stage import PipelineStage, model_layers, split_model
+from pipesim.runtime.torch_steps import (
     TORCH_CLASSES,
     RealStep,
-    WorkerError,
-    measure_steps,
     real_step,
     sleeping_step,
     torch_order,
 )
-from pipesim.runtime.sleeping import SleepingStage
-from pipesim.runtime.stage import PipelineStage, model_layers, split_model
 
 __all__ = [
     "TORCH_CLASSES",
     "MeasuredStep",
+    "Pipeline",
     "PipelineStage",
     "RealStep",
     "SleepingStage",
+    "StepResult",
     "WorkerError",
+    "load_stages",
     "measure_steps",
     "model_layers",
+    "profile_layers",
     "real_step",
+    "save_stages",
     "sleeping_step",
     "split_model",
     "torch_order",

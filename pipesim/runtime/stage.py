@@ -52,10 +52,11 @@ class PipelineStage(nn.Module):
     def forward(self, activation: Any) -> Any:
         """Return what the last layer puts out."""
         if self.recompute:
-            return checkpoint(self._run, activation, use_reentrant=False)
-        return self._run(activation)
+            return checkpoint(self.run_layers, activation, use_reentrant=False)
+        return self.run_layers(activation)
 
-    def _run(self, activation: Any) -> Any:
+    def run_layers(self, activation: Any) -> Any:
+        """Return the same, and keep all that a backward needs, whether it recomputes or not."""
         for layer in self.layers:
             activation = layer(activation)
         return activation
@@ -87,13 +88,14 @@ def model_layers(
     if names is not None:
         if not isinstance(model, nn.Module):
             raise ValueError("names of submodules need a module that has them")
-        known = dict(model.named_modules())
+        known = dict(model.named_modules(remove_duplicate=False))
         missing = [name for name in names if name not in known]
         if missing:
             raise ValueError(f"{type(model).__name__} has no submodule {missing[0]!r}")
         return [(name, known[name]) for name in names]
     if isinstance(model, nn.Sequential | nn.ModuleList):
-        return list(model.named_children())
+        # A module that stands there twice is two layers, which `named_children` would not tell.
+        return [(name, layer) for name, layer in model._modules.items() if layer is not None]
     if isinstance(model, nn.Module):
         raise ValueError(
             f"{type(model).__name__} is no nn.Sequential: name its layers in forward order, "

@@ -67,9 +67,10 @@ def gpipe(
     order
         Of the backwards: "lifo", the last micro-batch first, or "fifo", as PyTorch does.
     recompute
-        When to rebuild what a forward has not kept, on stages that do: "with_backward", as a part
-        of it; "early", by an op R before it, so that it goes on while the gradient is awaited; or
-        "except_last", early, but for the last micro-batch, which keeps all (torchgpipe's default).
+        When to rebuild what a forward has not kept: "with_backward", as a part of it; "early", by
+        an op R before it, so that it goes on while the gradient is awaited; or "except_last",
+        early, but for the last micro-batch, which keeps all (torchgpipe's default). All stages
+        have R; where nothing is to be rebuilt it takes its device's overhead only.
 
     Raises
     ------

@@ -37,9 +37,10 @@ def sweep_config(
     Columns: `schedule`, `ranks`, `microbatches`, one column an axis under its key (a list as
     text), the numbers of the run as in `Run.summary`, among them `makespan_ms`, `inflation`,
     `bubble_fraction` and `closed_form_bubble_fraction`; `step_ms`, the makespan with what a
-    section [training] adds; and `error`: a point that cannot be run has no numbers, and says
-    why. The keys of the axes and the mode are in `table.attrs`. The
-    rows are the same, to the bit, however a sweep is run and whether or not it was interrupted.
+    section [training] adds, NaN for a schedule without an end of the step; and `error`: a point
+    that cannot be run has no numbers, and says why. Of several replicas the numbers are the
+    slowest one's. The keys of the axes and the mode are in `table.attrs`. The rows are the same,
+    to the bit, however a sweep is run and whether or not it was interrupted.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Points -> rows of numbers, and rows -> the table."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -82,7 +82,7 @@ def _batch_rows(batch: Batch) -> dict[int, Row]:
     schedule, how = batch.config.schedule, run_options(batch.config.sections)
     del how["engine"]  # simulate_many has its own
     try:
-        columns = simulate_many(schedule, _held(batch), **how)
+        columns = _metrics(batch, how)
         columns["step_ms"] = _step_times(batch, columns["makespan_ms"], how)
     except FAULTS as error:
         if len(batch.numbers) == 1:
@@ -100,14 +100,30 @@ def _batch_rows(batch: Batch) -> dict[int, Row]:
     }
 
 
-def _held(batch: Batch) -> Sequence[Pipeline]:
-    """Return the pipelines of a batch with what their ranks hold as they are trained."""
+def _metrics(batch: Batch, how: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """Return the numbers of all points of a batch, each of its slowest replica."""
+    schedule = batch.config.schedule
+    made = [simulate_many(schedule, pipelines, **how) for pipelines in _replicas(batch)]
+    slowest = np.argmax([columns["makespan_ms"] for columns in made], axis=0)
+    points = np.arange(len(slowest))
+    return {
+        name: np.array([columns[name] for columns in made])[slowest, points] for name in METRICS
+    }
+
+
+def _replicas(batch: Batch) -> Iterator[Sequence[Pipeline]]:
+    """Yield for each replica, but for equal ones, the pipelines of the points as it runs them."""
     training, pipelines = batch.config.training, batch.pipelines
     if training is None:
-        return pipelines
-    if isinstance(pipelines, CostVariants):
-        return CostVariants(training.holding(pipelines.base), pipelines.costs)
-    return [training.holding(pipe) for pipe in pipelines]
+        yield pipelines
+        return
+    speeds = training.replica_speeds(batch.config.schedule.ranks)
+    for number in map(speeds.index, dict.fromkeys(speeds)):
+        if isinstance(pipelines, CostVariants):
+            base = training.holding(training.replica(pipelines.base, number))
+            yield CostVariants(base, pipelines.costs)
+        else:
+            yield [training.holding(training.replica(pipe, number)) for pipe in pipelines]
 
 
 def _step_times(batch: Batch, makespan: FloatArray, how: Mapping[str, Any]) -> FloatArray:

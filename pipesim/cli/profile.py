@@ -1,0 +1,160 @@
+"""The command `pipesim profile`: the layers of a PyTorch model, measured."""
+
+import os
+import sys
+import warnings
+from argparse import Namespace
+from importlib import import_module
+from importlib.util import find_spec
+from traceback import extract_tb
+from typing import Any
+
+from pipesim.checks import check_count
+from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
+from pipesim.errors import ConfigError
+from pipesim.io.files import TABLE_ENDINGS
+from pipesim.io.layer_csv import write_layers
+from pipesim.layers import LayerProfile
+from pipesim.text_table import size_text, text_table
+
+EXAMPLE = "give a shape such as --input 8x128"
+
+
+def profile(arguments: Namespace) -> None:
+    """Measure the layers of a model, print them, and write the file asked for."""
+    check_output("--output", arguments.output, TABLE_ENDINGS[:1])
+    for flag in ("repeats", "threads", "vocabulary"):
+        if getattr(arguments, flag) is not None:
+            check_count(f"--{flag}", getattr(arguments, flag))
+    if find_spec("torch") is None:
+        raise ValueError("profile needs PyTorch: pip install 'pipesim[torch]'")
+    import torch
+
+    from pipesim.runtime import profile_layers
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(arguments.threads or threads)
+    try:
+        model, sample = _made(arguments)
+        names = None if arguments.names is None else arguments.names.split(",")
+        with ProgressBar("pass") as progress, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            measured = profile_layers(
+                model, sample, names=names, repeats=arguments.repeats, progress=progress
+            )
+    finally:
+        torch.set_num_threads(threads)
+    if arguments.output:
+        write_layers(measured, arguments.output)
+        tell(arguments.output)
+    for warning in caught:
+        print(f"note: {warning.message}", file=sys.stderr)
+    if arguments.json:
+        columns = measured.columns()
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        print(to_json({"source": measured.source, "layers": rows}))
+    else:
+        print(_report(measured))
+
+
+def _made(arguments: Namespace) -> tuple[Any, Any]:
+    """Return the model, and the micro-batch to measure it with."""
+    from torch import nn
+
+    found = _found(arguments.factory)
+    made = found
+    if not isinstance(found, nn.Module):
+        try:
+            made = found()
+        except Exception as error:
+            raise _failed(arguments.factory, error) from error
+    model, sample = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    modules = [model] if isinstance(model, nn.Module) else model
+    if not isinstance(modules, list) or not all(isinstance(x, nn.Module) for x in modules):
+        raise ValueError(
+            f"{arguments.factory} gives a {type(model).__name__}, not a module or a list of them"
+        )
+    if arguments.input is not None:
+        return model, _random(arguments, modules)
+    if sample is None:
+        raise ValueError(f"{arguments.factory} gives no micro-batch with the model: {EXAMPLE}")
+    return model, sample
+
+
+def _found(path: str) -> Any:
+    """Return what MODULE:NAME names."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise ValueError(f"{path!r} names no model: write MODULE:NAME, such as mymodel:build")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"{path}: there is no module {error.name!r}, neither installed nor in {os.getcwd()}"
+            ) from error
+        raise _failed(path, error) from error
+    except Exception as error:
+        raise _failed(path, error) from error
+    if not callable(getattr(found, name, None)):
+        known = [key for key, value in vars(found).items() if callable(value) and key[0] != "_"]
+        raise ValueError(
+            f"{path}: {module_name} has no function {name!r}; it has {', '.join(known) or 'none'}"
+        )
+    return getattr(found, name)
+
+
+def _failed(path: str, error: Exception) -> ConfigError:
+    """Return the error of a user's module, with the line that raised it."""
+    place = extract_tb(error.__traceback__)[-1]
+    fault = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+    return ConfigError(path, [fault])
+
+
+def _random(arguments: Namespace, modules: list[Any]) -> Any:
+    """Return a micro-batch of random numbers, always the same, where the model is."""
+    import torch
+
+    try:
+        shape = [check_count("size", int(size)) for size in arguments.input.lower().split("x")]
+    except ValueError:
+        raise ValueError(f"--input {arguments.input}: is no shape; {EXAMPLE}") from None
+    dtype: Any = getattr(torch, arguments.dtype, None)
+    generator = torch.Generator().manual_seed(0)
+    try:
+        if dtype.is_floating_point or dtype.is_complex:
+            sample = torch.randn(shape, generator=generator).to(dtype)
+        else:
+            sample = torch.randint(arguments.vocabulary, shape, generator=generator).to(dtype)
+    except (AttributeError, RuntimeError):  # no dtype, or one that nothing can be done with
+        raise ValueError(
+            f"--dtype {arguments.dtype}: unknown; such as float32, bfloat16, int64"
+        ) from None
+    parameters = (parameter for module in modules for parameter in module.parameters())
+    first = next(parameters, None)
+    return sample if first is None else sample.to(first.device)
+
+
+def _report(measured: LayerProfile) -> str:
+    columns = measured.columns()
+    sizes = ("stash_bytes", "param_bytes", "output_bytes")
+    total = measured.total_ms()
+    table = {
+        "layer": columns["layer"],
+        "kind": columns["kind"],
+        "forward ms": [f"{x:.3f}" for x in columns["forward_ms"]],
+        "input grad ms": [f"{x:.3f}" for x in columns["input_grad_ms"]],
+        "weight grad ms": [f"{x:.3f}" for x in columns["weight_grad_ms"]],
+        "of all": [f"{x:.1%}" for x in total / total.sum()],
+        "GFLOP": [f"{x:.4g}" for x in columns["forward_gflop"]],
+        **{name.removesuffix("_bytes"): [size_text(x) for x in columns[name]] for name in sizes},
+        "spread": columns["spread"],
+    }
+    note = (
+        "stash: kept from forward to backward; spread: quartiles of the time, from the median\n"
+        f"{total.sum():.3f} ms a micro-batch, {sum(columns['param_bytes']):,} bytes of parameters"
+    )
+    text = text_table(table, left=("layer", "kind", "spread"))
+    return f"{measured.source}\n\n{text}\n{note}"

@@ -1,0 +1,31 @@
+"""What goes from layer to layer: a tensor, or tensors in tuples, lists and dictionaries."""
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+def copied(activation: Any) -> Any:
+    """Return an activation that a layer may change in place: of its own storage, and no leaf."""
+    return tree_map_only(torch.Tensor, torch.clone, activation)
+
+
+def tensors_of(activation: Any) -> list[torch.Tensor]:
+    """Return the tensors of an activation."""
+    return [leaf for leaf in tree_leaves(activation) if isinstance(leaf, torch.Tensor)]
+
+
+def needing_grad(activation: Any) -> list[torch.Tensor]:
+    """Return the tensors of an activation that require a gradient."""
+    return [tensor for tensor in tensors_of(activation) if tensor.requires_grad]
+
+
+def shape_text(activation: Any) -> str:
+    """Return the tensors of an activation as text: 8x128 float32."""
+    return ", ".join(
+        f"{'x'.join(map(str, leaf.shape)) or 'scalar'} {str(leaf.dtype).removeprefix('torch.')}"
+        if isinstance(leaf, torch.Tensor)
+        else type(leaf).__name__
+        for leaf in tree_leaves(activation)
+    )

@@ -1,0 +1,302 @@
+"""A real training step in one process, in the order of a schedule; its times, simulated.
+
+One model, four stages, eight samples in four micro-batches, one forward and one backward in turn:
+
+>>> import torch
+>>> from torch import nn
+>>> from pipesim.runtime import Pipeline, split_model
+>>> _ = torch.manual_seed(0)
+>>> model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(8)))
+>>> pipeline = Pipeline(split_model(model, [2, 2, 2, 2]), num_microbatches=4, schedule="1f1b")
+>>> inputs, targets = torch.randn(8, 32), torch.randn(8, 32)
+>>> _ = pipeline.step(inputs, targets, nn.functional.mse_loss)  # the first time all is slow
+>>> model.zero_grad()
+>>> result = pipeline.step(inputs, targets, nn.functional.mse_loss)
+
+The loss is that of the whole batch, and the gradients are where `loss.backward()` leaves them:
+
+>>> abs(result.loss - nn.functional.mse_loss(model(inputs), targets).item()) < 1e-6
+True
+>>> all(parameter.grad is not None for parameter in model.parameters())
+True
+
+All ran one op at a time; the simulator puts what each really took side by side on four ranks. The
+way of one micro-batch:
+
+>>> run = result.run
+>>> trace = run.trace[run.trace["resource"] == "compute"]
+>>> trace.loc[trace["microbatch"] == 1, ["rank", "kind", "start", "end"]]
+    rank kind  start  end
+...    0    F    ...  ...
+...    1    F    ...  ...
+...    2    F    ...  ...
+...    3    F    ...  ...
+...    3    B    ...  ...
+...    2    B    ...  ...
+...    1    B    ...  ...
+...    0    B    ...  ...
+>>> print(f"bubble {run.bubble_fraction:.3f} measured, {run.closed_form:.3f} of equal stages")
+bubble 0... measured, 0.429 of equal stages
+
+And what the ranks really held: 1F1B holds p - s micro-batches on stage s.
+
+>>> result.peak_in_flight
+(4, 3, 2, 1)
+
+`ps.plot.gantt(run)` draws it.
+
+What to know: layers must not mix samples (no batch norm) if the gradients are to be the whole
+batch's. With dropout each micro-batch draws its own numbers; a stage that recomputes repeats those
+of its forward, as `torch.utils.checkpoint` does. The weights are the same for all micro-batches,
+under schedules that would update them as they go, too. A schedule without backwards gives the
+loss only. A forward and a backward that overlap on a device run one after the other here. Ops of
+less than a millisecond are timed better with `torch.set_num_threads(1)`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipesim.checks import check_count
+from pipesim.errors import ScheduleError
+from pipesim.io.files import is_schedule_file
+from pipesim.io.torch_schedule import read_schedule
+from pipesim.pipeline import Pipeline as SimulatedPipeline
+from pipesim.placement import Placement
+from pipesim.resolve import ScheduleLike, resolve_schedule
+from pipesim.run import Run, simulate
+from pipesim.runtime.execution import Execution
+from pipesim.runtime.measured_run import measured_pipeline
+from pipesim.runtime.shards import load_stages, save_stages
+from pipesim.schedule import Schedule
+from pipesim.step import Step, simulate_step, without_end
+from pipesim.training import Training
+
+REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepResult:
+    """A real step: its loss, and what it would take on as many devices as there are ranks.
+
+    Parameters
+    ----------
+    loss
+        Of the whole batch.
+    run
+        Of the measured times; of several replicas that of the slowest. Its `pipeline` has every
+        stage's costs, one a micro-batch, and bytes: of one that recomputes the time that this
+        adds, `recompute_ms`, and what it does not keep, `rebuilt_bytes`.
+    peak_activation_bytes
+        The most that each rank has held for its backwards at once, counted by storages;
+        parameters, their gradients and messages that nobody has taken yet do not count. Of
+        several replicas the largest.
+    peak_in_flight
+        The most (stage, micro-batch) pairs that each rank has held at once.
+    step
+        The simulated step of all replicas, where there are several.
+    """
+
+    loss: float
+    run: Run
+    peak_activation_bytes: tuple[int, ...]
+    peak_in_flight: tuple[int, ...]
+    step: Step | None = None
+
+
+class Pipeline:
+    """A model in stages, and the order in which a training step runs them.
+
+    Ranks are simulated; all that they do is done by this process, one op after the other.
+
+    Parameters
+    ----------
+    stages
+        In forward order, each a module that takes the tensor that the one before puts out; a
+        `PipelineStage` may recompute. Stages may share parameters.
+    num_microbatches
+        Number of micro-batches m of a replica; None with a Schedule, which has its own.
+    schedule
+        A name, a Schedule, the path of a schedule file, a function or a Policy. One that goes by
+        the costs is made for F = I = W, unless it is given as a Schedule.
+    ranks, placement
+        Where the stages live, for a schedule by name: as for `pipesim.Pipeline.from_costs`.
+    options
+        Of the schedule.
+    replicas
+        Number d of replicas: each runs the same order on its share of the batch, one after the
+        other on the one set of parameters, and gradients are the average.
+
+    Raises
+    ------
+    ScheduleError
+        If the order is none, or not for these stages; if it runs slices of micro-batches, which
+        torch cannot; or with replicas, if it has no end of a step.
+    DeadlockError
+        If its ranks wait for each other.
+
+    Examples
+    --------
+    >>> from pipesim.runtime import split_model
+    >>> stages = split_model([nn.Linear(4, 4) for _ in range(4)], [1, 1, 1, 1])
+    >>> print(Pipeline(stages, 4, "interleaved", ranks=2).schedule)
+    interleaved: 2 ranks, 4 micro-batches
+    rank 0 | ...
+    rank 1 | ...
+    """
+
+    def __init__(
+        self,
+        stages: Iterable[nn.Module],
+        num_microbatches: int | None,
+        schedule: ScheduleLike = "gpipe",
+        *,
+        ranks: int | None = None,
+        placement: str | Placement | None = None,
+        options: Mapping[str, Any] | None = None,
+        replicas: int = 1,
+    ) -> None:
+        self.stages = list(stages)
+        self.replicas = check_count("replicas", replicas)
+        if is_schedule_file(schedule):
+            schedule = read_schedule(schedule)
+        if isinstance(schedule, Schedule):
+            _check_stages(schedule, len(self.stages))
+            placement = schedule.placement
+        count = check_count("stages", len(self.stages))
+        pipe = _equal_costs(count, ranks=ranks, placement=placement)
+        self.schedule = resolve_schedule(pipe, schedule, num_microbatches, options)
+        _check_stages(self.schedule, count)
+        if self.schedule.slices > 1:
+            raise ScheduleError(
+                f"{self.schedule.name} runs slices of micro-batches along the sequence, which "
+                "needs attention that keeps keys and values of earlier slices; run whole ones"
+            )
+        if replicas > 1 and (reason := without_end(self.schedule)) is not None:
+            raise ScheduleError(f"{reason}; run it with replicas=1")
+        self._order = _order_of_all(self.schedule)
+
+    def step(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        loss_fn: Callable[[Tensor, Tensor], Tensor],
+        *,
+        reduction: str = "mean",
+    ) -> StepResult:
+        """Return the result of a step; gradients are added to `.grad` of the parameters.
+
+        Parameters
+        ----------
+        inputs, targets
+            The batch: its first dimension is split into micro-batches, as equal as can be. The
+            inputs themselves get no gradient.
+        loss_fn
+            (output, targets) of a micro-batch -> its loss, a single number.
+        reduction
+            "mean": the loss is the mean over the batch, so that a micro-batch counts by its share
+            of the samples; "sum": the losses of the micro-batches add up. Where `loss_fn` is a
+            mean over what is not equally many in every sample (tokens without padding), give it
+            as a sum, divided by the number in the batch.
+
+        Raises
+        ------
+        ValueError
+            If the batch has fewer samples than there are micro-batches, inputs and targets are
+            not equally many, or `loss_fn` has parameters; before anything is run.
+        TypeError
+            If a stage puts out anything but one tensor.
+        """
+        m = self.schedule.microbatches
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction = {reduction!r} is neither 'mean' nor 'sum'")
+        if len(inputs) != len(targets):
+            raise ValueError(f"{len(inputs)} inputs, but {len(targets)} targets")
+        if len(inputs) < m * self.replicas:
+            raise ValueError(
+                f"a batch of {len(inputs)} is too small for {m * self.replicas} micro-batches"
+            )
+        if isinstance(loss_fn, nn.Module) and any(p.requires_grad for p in loss_fn.parameters()):
+            raise ValueError("loss_fn has parameters of its own: put them into the last stage")
+        # Copies, as a rank of its own would get them: no micro-batch keeps the whole batch.
+        pieces = [
+            [piece.clone() for piece in batch.detach().tensor_split(m * self.replicas)]
+            for batch in (inputs, targets)
+        ]
+        shares = [len(piece) / len(inputs) if reduction == "mean" else 1.0 for piece in pieces[0]]
+
+        measured = []
+        for first in range(0, m * self.replicas, m):
+
+            def loss(output: Tensor, microbatch: int, first: int = first) -> Tensor:
+                piece = first + microbatch
+                return loss_fn(output, pieces[1][piece]) * shares[piece]
+
+            activations = {(0, number): pieces[0][first + number] for number in range(m)}
+            execution = Execution(self.stages, self.schedule, loss, activations)
+            measured.append(execution.run(self._order))
+
+        pipes = [measured_pipeline(self.schedule, self.stages, each) for each in measured]
+        step = None
+        if self.replicas == 1:
+            run = simulate(pipes[0], self.schedule)
+        else:
+            step = simulate_step(pipes, self.schedule, training=Training(replicas=self.replicas))
+            run = step.runs[step.slowest_replica]
+        return StepResult(
+            loss=float(torch.stack([part for each in measured for part in each.losses]).sum()),
+            run=run,
+            peak_activation_bytes=_largest(each.peak_bytes for each in measured),
+            peak_in_flight=_largest(each.peak_in_flight for each in measured),
+            step=step,
+        )
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write one shard a stage and a manifest into a folder; see `save_stages`."""
+        save_stages(self.stages, folder)
+
+    def load(self, folder: str | PathLike[str]) -> None:
+        """Read shards that any split of the same layers has saved; see `load_stages`."""
+        load_stages(self.stages, folder)
+
+    def __repr__(self) -> str:
+        replicas = f", replicas={self.replicas}" if self.replicas > 1 else ""
+        return f"Pipeline({self.schedule!r}{replicas})"
+
+
+def _equal_costs(stages: int, **where: Any) -> SimulatedPipeline:
+    return SimulatedPipeline.from_costs(
+        1.0, input_grad=1.0, weight_grad=1.0, recompute_ms=1.0, stages=stages, **where
+    )
+
+
+def _order_of_all(schedule: Schedule) -> list[int]:
+    """Return the numbers of all ranks' ops, one after the other: as a run with equal costs goes.
+
+    No op starts before its inputs are there, as each takes some time.
+
+    Raises
+    ------
+    DeadlockError
+        If the ranks wait for each other.
+    """
+    run = simulate(_equal_costs(schedule.stages, placement=schedule.placement), schedule)
+    order: list[int] = np.argsort(run.spans.start, kind="stable").tolist()
+    return order
+
+
+def _check_stages(schedule: Schedule, count: int) -> None:
+    if schedule.stages != count:
+        raise ScheduleError(
+            f"{schedule.name} is for {schedule.stages} stages, the model is in {count}: "
+            f"split it with {schedule.stages} counts"
+        )
+
+
+def _largest(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(max(column) for column in zip(*rows, strict=True))

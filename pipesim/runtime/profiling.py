@@ -1,0 +1,205 @@
+"""Measure what the layers of a model take: time, memory, floating-point operations.
+
+The layers run as in training: all forwards in order, then all backwards in reverse, each layer cut
+off from its neighbours. Every repeat does so twice, once for the whole backward and once for the
+gradients of the inputs alone, so that both find the caches as training leaves them:
+
+    forward         a layer's forward, with what it keeps for the backward
+    input grad      torch.autograd.grad of its output by its input
+    weight grad     by input and parameters together, less that of the input: what W adds to I
+
+An input gradient is there only where training needs one: not of the sample, such as tokens, nor
+behind layers that are all frozen; a weight gradient where a parameter requires one. What works out
+both at once, as an `autograd.Function` of one's own does, counts as the input's. Each call of
+autograd, some ten microseconds, is in the times.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipesim.checks import check_count, check_size
+from pipesim.layers import LayerProfile
+from pipesim.progress import Progress
+from pipesim.runtime.activations import copied, needing_grad, shape_text, tensors_of
+from pipesim.runtime.layer_times import timed_passes
+from pipesim.runtime.saved_bytes import Storages, kept_bytes, saved_storages, storages_of
+from pipesim.runtime.stage import model_layers
+
+Layers: TypeAlias = Sequence[tuple[str, nn.Module]]
+
+STEADY = 0.25  # quartiles this far apart, relative to the median, can still be trusted
+NEGLIGIBLE = 0.01  # and so can those that are closer than this share of the time of all layers
+
+
+def profile_layers(
+    model: nn.Module | Iterable[nn.Module],
+    sample: Any,
+    *,
+    names: Sequence[str] | None = None,
+    repeats: int = 20,
+    warmup: int = 3,
+    progress: Progress | None = None,
+) -> LayerProfile:
+    """Return what each layer of a model takes for one micro-batch, measured.
+
+    Times are medians: forward, input gradient, weight gradient [ms]. `stash_bytes` is what autograd
+    keeps, a tensor that two layers keep counted at the later one; `param_bytes` counts a shared
+    parameter at the first layer that has it. Of the labels `kind` is the module's class, and
+    `spread` how far the quartiles of a repeat's time are from its median. The model is left as it
+    was: mode, gradients, buffers; and so is the state of random numbers.
+
+    Parameters
+    ----------
+    model, names
+        As for `model_layers`. Layers are run in the mode they are in, on the device of the sample,
+        with as many threads as torch is set to.
+    sample
+        One micro-batch. Its gradient is measured only if it requires one: for layers from the
+        middle of a model, give `sample.requires_grad_()`.
+    repeats, warmup
+        How often the layers run and are timed, and how often before that.
+    progress
+        Called with the passes done, and how many there are.
+
+    Raises
+    ------
+    ValueError
+        If a layer does not take what the one before it puts out, the sample holds no tensor, it is
+        not known what the layers are, or `repeats` is below 1.
+
+    Warns
+    -----
+    UserWarning
+        If the times of layers are so unsteady that they should not be trusted, with their names.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    >>> profile = profile_layers(model, torch.zeros(2, 8), repeats=2)
+    >>> profile.param_bytes, profile.stash_bytes, profile.output_bytes
+    ((576, 0, 272), (64, 0, 128), (128, 128, 32))
+    >>> pipe = profile.split([2, 1])
+    """
+    layers = model_layers(model, names)
+    modules = [layer for _, layer in layers]
+    check_count("repeats", repeats)
+    check_size("warmup", warmup)
+    tensors = tensors_of(sample)
+    if not tensors:
+        raise ValueError(f"the sample is a {type(sample).__name__} without a tensor in it")
+    device = tensors[0].device
+    with _left_as_it_was(modules, device), torch.enable_grad():
+        columns = _count(layers, sample)
+        passes = timed_passes(modules, sample, device, repeats, warmup, progress)
+    forward, backward, input_grad = (np.array(times) for times in passes)
+    whole = np.median(backward, axis=0)
+    first_part = np.minimum(np.median(input_grad, axis=0), whole)
+    frozen = [not needing_grad(list(layer.parameters())) for layer in modules]
+    first_part[frozen] = whole[frozen]
+    repeat = forward[::2] + forward[1::2] + backward + input_grad
+    quartiles = np.percentile(repeat, [25, 50, 75], axis=0)
+    unsteady = _unsteady(quartiles)
+    if unsteady.any():
+        warnings.warn(_unsteady_text(layers, quartiles, unsteady), stacklevel=2)
+    return LayerProfile(
+        forward_ms=np.median(forward, axis=0).tolist(),
+        input_grad_ms=first_part.tolist(),
+        weight_grad_ms=(whole - first_part).tolist(),
+        names=tuple(name for name, _ in layers),
+        labels={
+            "kind": tuple(type(layer).__name__ for _, layer in layers),
+            "spread": tuple(map(_spread_text, quartiles.T, unsteady)),
+        },
+        source=_source(tensors, device, repeats),
+        **columns,
+    )
+
+
+def _count(layers: Layers, sample: Any) -> dict[str, Any]:
+    """Return what is counted and not timed, by the columns of a profile."""
+    excluded = storages_of(layer for _, layer in layers)
+    activation = copied(sample)  # alone in its storage
+    seen: set[int] = set()
+    saved: list[Storages] = []
+    params, outputs, flops = [], [], []
+    for number, (name, layer) in enumerate(layers):
+        try:
+            with FlopCounterMode(display=False) as counter:
+                layer(copied(activation))
+            activation, storages = saved_storages(layer, activation, excluded=excluded)
+        except Exception as error:
+            raise ValueError(
+                f"layer {number} ({name}, {type(layer).__name__}) does not take "
+                f"{shape_text(activation)}: {error}"
+            ) from error
+        own = {id(parameter): parameter.nbytes for parameter in layer.parameters()}
+        params.append(sum(own[key] for key in own if key not in seen))
+        seen.update(own)
+        saved.append(storages)
+        outputs.append(sum(tensor.nbytes for tensor in tensors_of(activation)))
+        flops.append(counter.get_total_flops() / 1e9)
+    return {
+        "stash_bytes": kept_bytes(saved),
+        "param_bytes": params,
+        "output_bytes": outputs,
+        "forward_gflop": flops,
+    }
+
+
+@contextmanager
+def _left_as_it_was(layers: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
+    """Put back, when done, the layers' buffers and the state of random numbers."""
+    buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+
+
+def _unsteady(quartiles: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Say of which layers the times should not be trusted."""
+    low, median, high = quartiles
+    unsteady: npt.NDArray[np.bool_] = (high - low > STEADY * median) & (
+        high - low > NEGLIGIBLE * median.sum()
+    )
+    return unsteady
+
+
+def _spread_text(quartiles: npt.NDArray[np.float64], unsteady: bool) -> str:
+    low, median, high = quartiles
+    text = f"{low / median - 1:+.1%} {high / median - 1:+.1%}" if median else "+0.0% +0.0%"
+    return f"{text} unsteady" if unsteady else text
+
+
+def _unsteady_text(
+    layers: Layers, quartiles: npt.NDArray[np.float64], unsteady: npt.NDArray[np.bool_]
+) -> str:
+    which = ", ".join(
+        f"{layers[number][0]} ({_spread_text(quartiles[:, number], False)})"
+        for number in np.flatnonzero(unsteady).tolist()
+    )
+    return (
+        f"layer times are unsteady, with quartiles far from the median for {which}: close other "
+        "programs, use fewer threads, or more repeats"
+    )
+
+
+def _source(tensors: Sequence[torch.Tensor], device: torch.device, repeats: int) -> str:
+    where = f"{torch.get_num_threads()} CPU threads"
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    return (
+        f"measured with torch {torch.__version__} on {where}, micro-batch {shape_text(tensors)}, "
+        f"medians of {repeats}"
+    )

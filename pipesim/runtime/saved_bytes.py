@@ -1,0 +1,69 @@
+"""What autograd keeps from the forward to the backward, counted through saved-tensor hooks.
+
+Counted are whole storages, each once, for that is what stays in memory when a part of one is
+saved. Parameters and buffers are there anyway and do not count. A tensor that two layers save,
+such as a ReLU's output that is the input of the next layer, is kept once and counted at the later
+one, as the input that it is there. So what layers that follow each other keep adds up to what a
+stage of them keeps. Only a stage whose last layer has saved what it puts out, and whose next one
+saves it too, keeps that one tensor more.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+Storages: TypeAlias = dict[int, torch.UntypedStorage]  # by address
+
+
+def saved_storages(
+    forward: Callable[..., Any], *arguments: Any, excluded: Iterable[int] = ()
+) -> tuple[Any, Storages]:
+    """Return what a forward puts out, and the storages that autograd keeps of it, by address.
+
+    There can be no backward after it. As long as the storages are held no other gets their address.
+
+    Examples
+    --------
+    >>> layer, sample = nn.Linear(8, 16), torch.zeros(2, 8)
+    >>> _, saved = saved_storages(layer, sample, excluded=storages_of([layer]))
+    >>> [storage.nbytes() for storage in saved.values()]
+    [64]
+    """
+    saved: Storages = {}
+    excluded = set(excluded)
+
+    def pack(tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in excluded:
+            saved[storage.data_ptr()] = storage
+
+    with saved_tensors_hooks(pack, lambda nothing: nothing):
+        return forward(*arguments), saved
+
+
+def storages_of(layers: Iterable[nn.Module]) -> set[int]:
+    """Return the addresses of the storages of the layers' parameters and buffers."""
+    return {
+        tensor.untyped_storage().data_ptr()
+        for layer in layers
+        for tensor in (*layer.parameters(), *layer.buffers())
+    }
+
+
+def kept_bytes(saved: Sequence[Storages]) -> list[int]:
+    """Return the bytes of the storages that each layer has saved, each at the last that saved it.
+
+    Examples
+    --------
+    >>> kept = torch.zeros(4).untyped_storage()
+    >>> kept_bytes([{1: kept}, {1: kept}])
+    [0, 16]
+    """
+    owner = {address: number for number, storages in enumerate(saved) for address in storages}
+    kept = [0] * len(saved)
+    for address, number in owner.items():
+        kept[number] += saved[number][address].nbytes()
+    return kept

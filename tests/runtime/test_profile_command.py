@@ -1,0 +1,124 @@
+"""`pipesim profile`: from a function in a file to a table and a CSV file, and its errors."""
+
+import json
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
+
+import pipesim as ps  # noqa: E402
+from pipesim.cli import main  # noqa: E402
+
+MODEL = """
+import torch
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Embedding(100, 8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+def build_with_sample():
+    return [nn.Linear(8, 16), nn.ReLU()], torch.zeros(3, 8)
+
+ready = nn.Sequential(nn.Linear(8, 2))
+number = 3
+
+def broken():
+    raise KeyError("layers")
+
+def nothing():
+    return None
+"""
+QUICK = ["--repeats", "2"]
+TOKENS = ["--input", "4x5", "--dtype", "int64"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Make a folder with a module in it the current one, and forget the module afterwards."""
+    (tmp_path / "some_model.py").write_text(MODEL)
+    (tmp_path / "incomplete.py").write_text("import no_such_library\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in ("some_model", "incomplete"):
+        sys.modules.pop(name, None)
+
+
+def test_the_table_and_the_file(folder, capsys):
+    threads = torch.get_num_threads()
+    flags = [*TOKENS, *QUICK, "--threads", "1", "--output", "layers.csv"]
+    assert main(["profile", "some_model:build", *flags]) == 0
+    assert torch.get_num_threads() == threads
+    captured = capsys.readouterr()
+    assert "on 1 CPU threads, micro-batch 4x5 int64, medians of 2" in captured.out
+    lines = {line.split()[0]: line for line in captured.out.splitlines() if line[:1].isdigit()}
+    assert lines["0"].split()[1] == "Embedding"
+    assert "160 B" in lines["0"]  # 20 tokens
+    assert lines["1"].split()[1] == "Linear"
+    assert "4,048 bytes of parameters" in captured.out
+    assert "wrote layers.csv" in captured.err
+    profile = ps.read_layers(folder / "layers.csv")
+    assert profile.labels["kind"] == ("Embedding", "Linear", "GELU", "Linear")
+    assert profile.names == ("0", "1", "2", "3")
+    assert sum(profile.param_bytes) == 4048
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_json_in_full_precision_is_what_the_file_says(folder, capsys):
+    flags = [*TOKENS, *QUICK, "--names", "0,1", "--output", "out/layers.csv", "--json"]
+    assert main(["profile", "some_model:build", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["source"].startswith(f"measured with torch {torch.__version__}")
+    columns = ps.read_layers(folder / "out" / "layers.csv").columns()
+    assert {key: tuple(row[key] for row in found["layers"]) for key in columns} == columns
+
+
+def test_a_function_may_give_the_micro_batch_and_a_name_may_be_a_model(capsys):
+    assert main(["profile", "some_model:build_with_sample", *QUICK]) == 0
+    assert "micro-batch 3x8 float32" in capsys.readouterr().out
+    flags = ["--input", "7x8", "--dtype", "float64", *QUICK]
+    assert main(["profile", "some_model:build_with_sample", "--input", "7x8", *QUICK]) == 0
+    assert "micro-batch 7x8 float32" in capsys.readouterr().out
+    assert main(["profile", "some_model:ready", *flags]) == 2  # weights of another type
+    assert "does not take 7x8 float64" in capsys.readouterr().err
+    assert main(["profile", "some_model:ready", "--input", "7x8", *QUICK]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["some_model:build"], "gives no micro-batch with the model: give a shape such as --input"),
+        (
+            ["some_model:build", "--input", "4x5"],
+            "layer 0 (0, Embedding) does not take 4x5 float32",
+        ),
+        (
+            ["some_model:build", *TOKENS, "--vocabulary", "100000"],
+            "layer 0 (0, Embedding) does not take 4x5 int64: index out of range",
+        ),
+        (["some_model:ready", "--input", "4x5"], "layer 0 (0, Linear) does not take 4x5 float32: "),
+        (["some_model:build", "--input", "4x"], "--input 4x: is no shape"),
+        (["some_model:build", "--input", "0x4"], "--input 0x4: is no shape"),
+        (["some_model:build", "--input", "4", "--dtype", "int6"], "--dtype int6: unknown"),
+        (["some_model:build", "--input", "4", "--dtype", "nn"], "--dtype nn: unknown"),
+        (["some_model:build", *TOKENS, "--names", "0,x"], "Sequential has no submodule 'x'"),
+        (["some_model:build", *TOKENS, "--repeats", "0"], "--repeats = 0 is not a whole number"),
+        (["some_model:build", *TOKENS, "--threads", "0"], "--threads = 0 is not a whole number"),
+        (["some_model:build", *TOKENS, "--output", "a.txt"], "the ending must be .csv"),
+        (["some_model"], "'some_model' names no model: write MODULE:NAME"),
+        (["nowhere.model:build"], "there is no module 'nowhere'"),
+        (["some_model.part:build"], "there is no module 'some_model.part'"),
+        (["incomplete:build"], "ModuleNotFoundError: No module named 'no_such_library'"),
+        (["some_model:buidl"], "has no function 'buidl'; it has build, build_with_sample, ready"),
+        (["some_model:number"], "has no function 'number'"),
+        (["some_model:broken"], "KeyError: 'layers'"),
+        (["some_model:nothing"], "gives a NoneType, not a module or a list of them"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_way_out(folder, arguments, message, capsys):
+    assert main(["profile", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert not captured.out
+    assert not (folder / "layers.csv").exists()

@@ -1,0 +1,58 @@
+"""A model's layers in order, and cutting them into stages."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
+
+from torch import nn  # noqa: E402
+
+from pipesim.runtime import PipelineStage, model_layers, split_model  # noqa: E402
+
+
+def test_a_module_that_stands_there_twice_is_two_layers():
+    relu = nn.ReLU()
+    model = nn.Sequential(nn.Linear(2, 3), relu, nn.Linear(3, 2), relu)
+    assert [name for name, _ in model_layers(model)] == ["0", "1", "2", "3"]
+    stages = split_model(model, [2, 2])
+    x = torch.randn(5, 2)
+    assert torch.equal(stages[1](stages[0](x)), model(x))
+    assert [name for name, _ in model_layers(model, ["0", "1", "2", "3"])] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ([1, 1], "places 2 layers, but the model has 3"),
+        ([4, -1], "places 3 layers"),
+        ([], "places 0 layers"),
+    ],
+)
+def test_a_split_neither_loses_nor_repeats_a_layer(counts, message):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=message):
+        split_model(model, counts)
+
+
+def test_what_the_layers_are_must_be_known():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    with pytest.raises(ValueError, match=r"Model is no nn\.Sequential: name its layers"):
+        model_layers(Model())
+    with pytest.raises(ValueError, match="Model has no submodule 'third'"):
+        model_layers(Model(), ["first", "third"])
+    assert [name for name, _ in model_layers(Model(), ["second", "first"])] == ["second", "first"]
+
+
+def test_a_stage_that_recomputes_gives_the_same():
+    layers = [nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)]
+    x = torch.randn(4, 3, requires_grad=True)
+    grads = []
+    for recompute in (False, True):
+        stage = PipelineStage(layers, recompute=recompute)
+        grads.append(torch.autograd.grad(stage(x).square().sum(), [x, *stage.parameters()]))
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+    with pytest.raises(ValueError, match="2 names for 3 layers"):
+        PipelineStage(layers, names=["a", "b"])
