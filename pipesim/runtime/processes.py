@@ -55,11 +55,12 @@ def measure_steps(
     cores: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> list[MeasuredStep]:
-    """Run steps on a process a rank, one step after the other, and return what was measured.
+    """Run steps on a process a rank, in turns, and return what was measured.
 
-    Each is run once more before, untimed. Processes are started by `spawn`, so a script that calls
-    this does so below `if __name__ == "__main__":`, and modules and losses are of classes and
-    functions that can be imported.
+    Each is run once before, untimed; then all of them once, all of them again, and so on.
+    Processes are started by `spawn`, so a script that calls this does so below
+    `if __name__ == "__main__":`, and modules and losses are of classes and functions that can be
+    imported.
 
     Parameters
     ----------
@@ -89,18 +90,18 @@ def measure_steps(
         raise ValueError(f"{len(cores)} cores for {ranks} ranks")
     check_count("repeats", repeats)
     with TemporaryDirectory(prefix="pipesim-") as folder:
-        jobs = _pickled_jobs(steps, ranks, repeats, Path(folder))
+        jobs = _pickled_jobs(steps, ranks, Path(folder))
         arguments = [
             (folder, None if cores is None else cores[rank], timeout_s) for rank in range(ranks)
         ]
-        records = _run_processes(jobs, arguments, SLOWEST_START_S + timeout_s)
+        records = _run_processes(jobs, repeats, arguments, SLOWEST_START_S + timeout_s)
     return [
         measured_step(step.order, PROTOCOL, [of_rank[number] for of_rank in records])
         for number, step in enumerate(steps)
     ]
 
 
-def _pickled_jobs(steps: Sequence[RealStep], ranks: int, repeats: int, folder: Path) -> list[bytes]:
+def _pickled_jobs(steps: Sequence[RealStep], ranks: int, folder: Path) -> list[bytes]:
     """Return what each rank is to do; by the plain pickle, which shares no memory of tensors."""
     jobs: list[list[RankJob]] = [[] for _ in range(ranks)]
     for number, step in enumerate(steps):
@@ -118,13 +119,14 @@ def _pickled_jobs(steps: Sequence[RealStep], ranks: int, repeats: int, folder: P
                     step.inputs,
                     step.targets,
                     step.loss_fn,
-                    repeats,
                 )
             )
     return [pickle.dumps(of_rank) for of_rank in jobs]
 
 
-def _run_processes(jobs: list[bytes], arguments: list[tuple[Any, ...]], limit_s: float) -> Any:
+def _run_processes(
+    jobs: list[bytes], repeats: int, arguments: list[tuple[Any, ...]], limit_s: float
+) -> Any:
     """Return what every process answers; whatever happens, none is left afterwards."""
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
@@ -136,7 +138,7 @@ def _run_processes(jobs: list[bytes], arguments: list[tuple[Any, ...]], limit_s:
             stack.callback(ours.close)
             process = context.Process(
                 target=work,
-                args=(rank, len(jobs), pickled, theirs, *rest),
+                args=(rank, len(jobs), pickled, repeats, theirs, *rest),
                 daemon=True,
                 name=f"pipesim rank {rank}",
             )

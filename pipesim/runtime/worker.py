@@ -45,8 +45,6 @@ class RankJob(NamedTuple):
         Path of that file.
     inputs, targets, loss_fn
         Of the whole batch.
-    repeats
-        Steps that are timed, after one that is not.
     """
 
     stages: dict[int, nn.Module]
@@ -57,7 +55,6 @@ class RankJob(NamedTuple):
     inputs: torch.Tensor
     targets: torch.Tensor
     loss_fn: Callable[..., Any]
-    repeats: int
 
 
 class TimedStage(PipelineStage):
@@ -89,6 +86,7 @@ def work(
     rank: int,
     ranks: int,
     pickled: bytes,
+    repeats: int,
     answers: Connection,
     folder: str,
     core: int | None,
@@ -105,8 +103,7 @@ def work(
         store = dist.FileStore(str(Path(folder) / "store"), ranks)
         limit = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=limit)
-        jobs: list[RankJob] = pickle.loads(pickled)
-        records = [_run(job) for job in jobs]
+        records = _run(pickle.loads(pickled), repeats)
         dist.destroy_process_group()
         answers.send(("done", time.monotonic(), records))
     except BaseException:
@@ -123,24 +120,38 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(job: RankJob) -> list[list[Record]]:
-    """Return the records of each timed step."""
+def _run(jobs: list[RankJob], repeats: int) -> list[list[list[Record]]]:
+    """Return the records of each job and repeat.
+
+    In turns, so that what disturbs the machine for a while disturbs all of them alike.
+    """
+    runs = [_runner(job) for job in jobs]
+    for run in runs:
+        run()  # connections are made, shapes are found
+    gc.collect()
+    gc.freeze()  # from here on there is little to look through while ops are timed
+    turns = [[run() for run in runs] for _ in range(repeats)]
+    return [list(of_job) for of_job in zip(*turns, strict=True)]
+
+
+def _runner(job: RankJob) -> Callable[[], list[Record]]:
+    """Return what runs a step of a job, and returns its records."""
     stages = [_timed_stage(module, number, job) for number, module in sorted(job.stages.items())]
     schedule = _schedule(job, stages)
     inputs = (job.inputs,) if 0 in job.stages else ()
     target = {"target": job.targets} if job.num_stages - 1 in job.stages else {}
-    steps = []
-    for _ in range(1 + job.repeats):
+
+    def run() -> list[Record]:
         records: list[Record] = []
         for stage in stages:
             stage.records = records
             stage.submod.zero_grad()
-        gc.collect()  # now, and not while it is timed
         dist.barrier()
         schedule.step(*inputs, **target)
         dist.barrier()  # whoever is done first leaves the cores to the others
-        steps.append(records)
-    return steps[1:]  # in the first, connections are made and shapes are found
+        return records
+
+    return run
 
 
 def _timed_stage(module: nn.Module, number: int, job: RankJob) -> TimedStage:
