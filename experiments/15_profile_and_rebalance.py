@@ -1,9 +1,10 @@
 """Does a model's measured profile predict which split is the fastest, and how fast it is?
 
-A model whose layers differ, narrow blocks, then wide ones, then a big head, is measured layer by
-layer, and split four ways: by the number of layers, by parameters, by measured time, and by
-simulation from there. Each split is predicted from the profile; then a real training step runs in
-the order of 1F1B, every op timed, and these times stand side by side on as many ranks.
+A model whose layers differ, narrow blocks whose weights work several times, then wide ones, then a
+big head and the loss, is measured layer by layer, and split four ways: by the number of layers, by
+parameters, by measured time, and by simulation from there. Each split is predicted from the
+profile; then a real training step runs in the order of 1F1B, every op timed, and these times stand
+side by side on as many ranks.
 """
 
 import argparse
@@ -26,6 +27,7 @@ OUT = Path(__file__).parent.parent / "out"
 RANKS, MICROBATCHES, SAMPLES = 4, 8, 32  # samples of a micro-batch
 NARROW, WIDE, WORDS = 256, 1024, 4096  # widths; the head's outputs
 BLOCKS = 8  # of each width
+ROUNDS = 6  # that a narrow block goes
 STEPS, REPEATS = 7, 15
 SEED = 1
 
@@ -58,7 +60,7 @@ def measure(steps: int, repeats: int) -> tuple[ps.LayerProfile, pd.DataFrame]:
 
     network = model()
     sample = torch.randn(SAMPLES, NARROW)
-    profile = profile_layers(network, sample, repeats=repeats)
+    profile = profile_layers([*network, loss_of(SAMPLES)], sample, repeats=repeats)
     rows = []
     for name, counts in splits(profile).items():
         predicted = ps.simulate(profile.split(counts), "1f1b", MICROBATCHES)
@@ -76,13 +78,24 @@ def measure(steps: int, repeats: int) -> tuple[ps.LayerProfile, pd.DataFrame]:
 
 
 def model() -> "nn.Sequential":
+    import torch
     from torch import nn
 
-    def block(width: int, inner: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+    class Block(nn.Module):
+        def __init__(self, width: int, inner: int, rounds: int = 1) -> None:
+            super().__init__()
+            self.mlp = nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width)
+            )
+            self.rounds = rounds
 
-    narrow = [block(NARROW, 2 * NARROW) for _ in range(BLOCKS)]
-    wide = [block(WIDE, WIDE) for _ in range(BLOCKS)]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(self.rounds):
+                x = x + self.mlp(x)
+            return x
+
+    narrow = [Block(NARROW, 2 * NARROW, ROUNDS) for _ in range(BLOCKS)]
+    wide = [Block(WIDE, WIDE) for _ in range(BLOCKS)]
     return nn.Sequential(*narrow, nn.Linear(NARROW, WIDE), *wide, nn.Linear(WIDE, WORDS))
 
 
@@ -99,20 +112,42 @@ def splits(profile: ps.LayerProfile) -> dict[str, tuple[int, ...]]:
 
 
 def real_steps(network: "nn.Sequential", counts: tuple[int, ...], steps: int) -> list[float]:
-    """Return what steps take whose ops all really ran, as far as they run side by side [ms]."""
+    """Return what steps take whose ops all really ran, as far as they run side by side [ms].
+
+    The last layer is the loss, which the pipeline runs behind its last stage.
+    """
     import torch
     from torch import nn
 
     from pipesim.runtime import Pipeline, split_model
 
-    pipeline = Pipeline(split_model(network, counts), MICROBATCHES, "1f1b")
+    own = [*counts[:-1], counts[-1] - 1]
+    pipeline = Pipeline(split_model(network, own), MICROBATCHES, "1f1b")
     inputs = torch.randn(MICROBATCHES * SAMPLES, NARROW)
     targets = torch.randint(WORDS, (MICROBATCHES * SAMPLES,))
     times = []
     for _ in range(steps + 1):  # the first is to warm up
-        network.zero_grad()
-        times.append(pipeline.step(inputs, targets, nn.functional.cross_entropy).run.makespan)
+        # Gradients stay where they are: memory that is new costs the first micro-batch dearly.
+        network.zero_grad(set_to_none=False)
+        result = pipeline.step(inputs, targets, nn.functional.cross_entropy, count_bytes=False)
+        times.append(result.run.makespan)
     return times[1:]
+
+
+def loss_of(samples: int) -> "nn.Module":
+    """Return the loss of a micro-batch as one more layer."""
+    import torch
+    from torch import nn
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("targets", torch.randint(WORDS, (samples,)))
+
+        def forward(self, output: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(output, self.targets)
+
+    return Loss()
 
 
 def draw(table: pd.DataFrame) -> None:

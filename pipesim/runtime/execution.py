@@ -111,12 +111,15 @@ class Execution:
         (output of the last stage, micro-batch) -> its part of the loss.
     activations
         What F waits for, by stage and micro-batch: at first the inputs of stage 0.
+    counts
+        Whether to count the bytes that are kept for the backward, which takes time of its own.
     """
 
     stages: Sequence[nn.Module]
     schedule: Schedule
     loss: Callable[[Tensor, int], Tensor]
     activations: dict[tuple[int, int], Tensor]
+    counts: bool = True
     gradients: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     output_bytes: dict[int, int] = field(default_factory=dict)
@@ -221,7 +224,8 @@ class Execution:
         stage, microbatch = where
         module = self.stages[stage]
         run = module.run_layers if recomputes(module) else module
-        with torch.set_grad_enabled(keeps), rank.held.saving() if keeps else nullcontext():
+        counting = rank.held.saving() if keeps and self.counts else nullcontext()
+        with torch.set_grad_enabled(keeps), counting:
             output = run(unchanged(flight.activation))
             if not isinstance(output, Tensor):
                 raise TypeError(

@@ -2,7 +2,7 @@
 
 Each layer is cut off from its neighbours. There are two passes a repeat, one with the whole
 backward and one with the gradients of the inputs alone, so that both find the caches as training
-leaves them.
+leaves them. The gradients of parameters are added to what is there, as with each micro-batch.
 """
 
 import time
@@ -54,11 +54,13 @@ def timed_passes(
     There are two passes a repeat, so that there are two forwards to each of the backwards.
     """
     clock = clock_of(device)
+    trained = {p for layer in layers for p in needing_grad(list(layer.parameters()))}
+    sums = {parameter: torch.zeros_like(parameter) for parameter in trained}
     forward: list[list[float]] = []
     backward: tuple[list[list[float]], list[list[float]]] = ([], [])
     total = 2 * (warmup + repeats)
     for number in range(total):
-        times = _pass(layers, sample, clock, whole=number % 2 == 0)
+        times = _pass(layers, sample, clock, sums if number % 2 == 0 else {})
         if number >= 2 * warmup:
             forward.append(times[0])
             backward[number % 2].append(times[1])
@@ -68,11 +70,12 @@ def timed_passes(
 
 
 def _pass(
-    layers: Sequence[nn.Module], sample: Any, clock: Clock, *, whole: bool
+    layers: Sequence[nn.Module], sample: Any, clock: Clock, sums: dict[torch.Tensor, torch.Tensor]
 ) -> tuple[list[float], list[float]]:
     """Return the times of one forward and one backward through all layers, by layer [ms].
 
-    The backward is whole, or for the gradients of the inputs alone.
+    The backward is whole, and its gradients are added to the `sums` of parameters; or, without
+    such, for the gradients of the inputs alone.
     """
     graphs, forward, backward = [], [], []
     activation = sample
@@ -89,14 +92,16 @@ def _pass(
     while graphs:
         layer, received, activation = graphs.pop()
         outputs, wanted = needing_grad(activation), needing_grad(received)
-        if whole:
-            wanted += needing_grad(list(layer.parameters()))
+        own = [p for p in needing_grad(list(layer.parameters())) if p in sums]
         gradients = [torch.ones_like(output) for output in outputs]
         start = clock.mark()
-        if outputs and wanted:
-            torch.autograd.grad(
-                outputs, wanted, gradients, retain_graph=not whole, allow_unused=True
+        if outputs and [*wanted, *own]:
+            found = torch.autograd.grad(
+                outputs, [*wanted, *own], gradients, retain_graph=not sums, allow_unused=True
             )
+            for parameter, gradient in zip(own, found[len(wanted) :], strict=True):
+                if gradient is not None:
+                    sums[parameter] += gradient
             backward.append((start, clock.mark()))
         else:
             backward.append((start, start))

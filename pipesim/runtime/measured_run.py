@@ -12,15 +12,15 @@ from pipesim.schedule import Schedule
 
 
 def measured_pipeline(
-    schedule: Schedule, stages: Sequence[nn.Module], measured: Measured
+    schedule: Schedule, stages: Sequence[nn.Module], measured: Measured, counted: bool
 ) -> Pipeline:
     """Return the pipeline whose costs are those measured, one a stage and micro-batch.
 
     Transfers take no time: in one process nothing is sent. Bytes are those of the largest
     micro-batch. Where a schedule has whole and split backwards, a whole one goes as I, and its W
-    takes no time.
+    takes no time. Activations have bytes where they were `counted`.
     """
-    times, grown = measured.times, measured.grown
+    times, grown = measured.times, measured.grown * int(counted)
     # Of those that rebuild, where there are any: others have kept in F what these add in R.
     rebuilt = grown[Kind.R]
     alike = (rebuilt > 0) | ~rebuilt.any(axis=1, keepdims=True)

@@ -97,7 +97,7 @@ class StepResult:
     peak_activation_bytes
         The most that each rank has held for its backwards at once, counted by storages;
         parameters, their gradients and messages that nobody has taken yet do not count. Of
-        several replicas the largest.
+        several replicas the largest. None if they were not counted.
     peak_in_flight
         The most (stage, micro-batch) pairs that each rank has held at once.
     step
@@ -106,7 +106,7 @@ class StepResult:
 
     loss: float
     run: Run
-    peak_activation_bytes: tuple[int, ...]
+    peak_activation_bytes: tuple[int, ...] | None
     peak_in_flight: tuple[int, ...]
     step: Step | None = None
 
@@ -190,6 +190,7 @@ class Pipeline:
         loss_fn: Callable[[Tensor, Tensor], Tensor],
         *,
         reduction: str = "mean",
+        count_bytes: bool = True,
     ) -> StepResult:
         """Return the result of a step; gradients are added to `.grad` of the parameters.
 
@@ -205,6 +206,9 @@ class Pipeline:
             of the samples; "sum": the losses of the micro-batches add up. Where `loss_fn` is a
             mean over what is not equally many in every sample (tokens without padding), give it
             as a sum, divided by the number in the batch.
+        count_bytes
+            Whether to count what is kept for the backward. It takes some ten microseconds a
+            tensor, within the times of the ops; without it the result knows no bytes.
 
         Raises
         ------
@@ -240,10 +244,12 @@ class Pipeline:
                 return _single(loss_fn(output, pieces[1][piece])) * shares[piece]
 
             activations = {(0, number): pieces[0][first + number] for number in range(m)}
-            execution = Execution(self.stages, self.schedule, loss, activations)
+            execution = Execution(self.stages, self.schedule, loss, activations, count_bytes)
             measured.append(execution.run(self._order))
 
-        pipes = [measured_pipeline(self.schedule, self.stages, each) for each in measured]
+        pipes = [
+            measured_pipeline(self.schedule, self.stages, each, count_bytes) for each in measured
+        ]
         step = None
         if self.replicas == 1:
             run = simulate(pipes[0], self.schedule)
@@ -253,7 +259,9 @@ class Pipeline:
         return StepResult(
             loss=float(torch.stack([part for each in measured for part in each.losses]).sum()),
             run=run,
-            peak_activation_bytes=_largest(each.peak_bytes for each in measured),
+            peak_activation_bytes=(
+                _largest(each.peak_bytes for each in measured) if count_bytes else None
+            ),
             peak_in_flight=_largest(each.peak_in_flight for each in measured),
             step=step,
         )

@@ -6,7 +6,8 @@ gradients of the inputs alone, so that both find the caches as training leaves t
 
     forward         a layer's forward, with what it keeps for the backward
     input grad      torch.autograd.grad of its output by its input
-    weight grad     by input and parameters together, less that of the input: what W adds to I
+    weight grad     by input and parameters together, and added to the sum over micro-batches, less
+                    that of the input: what W adds to I
 
 An input gradient is there only where training needs one: not of the sample, such as tokens, nor
 behind layers that are all frozen; a weight gradient where a parameter requires one. What works out

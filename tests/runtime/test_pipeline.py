@@ -549,3 +549,19 @@ def test_shards_of_one_split_go_on_in_another(tmp_path):
     second.load(tmp_path)
     x = torch.randn(3, 4)
     assert torch.equal(other(x), model(x))
+
+
+def test_without_counting_there_are_times_and_no_bytes():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    stages = split_model(model, [1, 1, 1, 1], recompute=[True, False, False, False])
+    x = torch.randn(6, 4)
+    grads = []
+    for counted in (True, False):
+        model.zero_grad()
+        pipeline = Pipeline(stages, 3, "zb_h1")
+        result = pipeline.step(x, x, nn.functional.mse_loss, count_bytes=counted)
+        grads.append([parameter.grad for parameter in model.parameters()])
+        assert (result.peak_activation_bytes is not None) == counted
+        assert bool(max(result.run.ranks.peak_stash_bytes)) == counted
+        assert result.run.makespan > 0
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))

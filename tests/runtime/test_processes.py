@@ -77,7 +77,7 @@ def test_the_step_takes_what_is_simulated_and_a_little_more(measured):
     for pipe, step in measured:
         nominal = ps.simulate(pipe, step.order, protocol=step.protocol).makespan
         assert step.makespan >= nominal * (1 - 1e-9)
-        assert step.makespan <= 1.5 * nominal + 100  # loose: it may be a busy machine
+        assert step.makespan <= 3 * nominal + 1000  # loose: it may be a busy machine
         for makespan, pipe_of_repeat in zip(step.makespans, step.pipelines(), strict=True):
             longest = ps.simulate(pipe_of_repeat, step.order).makespan
             assert nominal * (1 - 1e-9) <= longest <= makespan * (1 + 1e-9)
