@@ -79,6 +79,8 @@ def longest_path(schedule, pipe, capacity=None):
                 device.overhead_ms
             )
         share = schedule.fractions[op.slice] if schedule.slices > 1 else 1.0
+        if op.kind == Kind.R and value(op) == 0:
+            return 0.0  # nothing to rebuild: nothing is run
         return value(op) * share / device.speed + device.overhead_ms
 
     place = {op: number for order in orders for number, op in enumerate(order)}
