@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pipesim.checks import check_amount, check_count
 from pipesim.engine.criticality import (
     Criticality,
@@ -25,7 +27,6 @@ from pipesim.memory import (
     in_flight_table,
     memory_table,
     peak_memory_bytes,
-    peak_stash_bytes,
     state_by_rank,
 )
 from pipesim.memory_limit import check_memory_limit
@@ -315,7 +316,7 @@ class Run:
             "peak_in_flight": list(self.schedule.peak_in_flight()),
             **causes,
             "exposed_communication": times.exposed_communication.tolist(),
-            "peak_stash_bytes": list(peak_stash_bytes(self.schedule, self.pipeline)),
+            "peak_stash_bytes": (np.array(self.peak_memory) - state.total).tolist(),
             "param_bytes": state.params.tolist(),
             "grad_bytes": state.grads.tolist(),
             "optimizer_bytes": state.optimizer.tolist(),

@@ -21,6 +21,7 @@ from pipesim.ops import Kind
 from pipesim.partitioning import fair_split
 from pipesim.pipeline import Pipeline
 from pipesim.planning import refine_split
+from pipesim.planning.candidates import held_by_stage
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.text_table import count_text, span_text, text_table
@@ -139,7 +140,7 @@ def _fair(
     profile: LayerProfile, schedule: Schedule, pipe: Pipeline, training: Training | None, by: str
 ) -> tuple[int, ...]:
     """Return the min-max split within memory, or the one without limits where none was found."""
-    peaks = [peak / schedule.slices for peak in schedule.peak_in_flight_by_stage()]
+    peaks = held_by_stage(schedule)
     split = partial(fair_split, profile, schedule.placement, by=by)
     try:
         return split(pipe.devices, in_flight=peaks, training=training)

@@ -72,6 +72,11 @@ def split_pipeline(
     return pipe if training is None else training.holding(pipe)
 
 
+def held_by_stage(schedule: Schedule) -> list[float]:
+    """Return the most micro-batches that each stage holds, slices of them as parts."""
+    return [peak / schedule.slices for peak in schedule.peak_in_flight_by_stage()]
+
+
 def over_memory(schedule: Schedule, pipe: Pipeline) -> int:
     """Return how many bytes all ranks together hold more than their devices have memory for."""
     return sum(

@@ -11,7 +11,7 @@ from pipesim.partitioning import fair_split
 from pipesim.partitioning.loads import check_enough
 from pipesim.partitioning.min_max import compositions
 from pipesim.pipeline import Pipeline
-from pipesim.planning.candidates import TIE, BestSplit, over_memory, split_pipeline
+from pipesim.planning.candidates import TIE, BestSplit, held_by_stage, over_memory, split_pipeline
 from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
@@ -98,7 +98,7 @@ def best_split(
         slowest = float(run.rank_times.busy.max())
         finished.append((run.makespan, slowest, number))
     if not finished:
-        peaks = [peak / order.slices for peak in order.peak_in_flight_by_stage()]
+        peaks = held_by_stage(order)
         devices = pipeline(candidates[0]).devices
         # It says what would be needed.
         fair_split(profile, order.placement, devices, in_flight=peaks, training=training)

@@ -12,7 +12,14 @@ from pipesim.layers import LayerProfile
 from pipesim.partitioning import fair_split
 from pipesim.partitioning.min_max import moves
 from pipesim.pipeline import Pipeline
-from pipesim.planning.candidates import TIE, BestSplit, over_memory, split_pipeline, split_pipelines
+from pipesim.planning.candidates import (
+    TIE,
+    BestSplit,
+    held_by_stage,
+    over_memory,
+    split_pipeline,
+    split_pipelines,
+)
 from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
@@ -137,7 +144,7 @@ def refine_split(
     begin = tuple(map(int, counts))
     candidates, refused = [begin], None
     # The sum of its stages' peaks may be more than a rank ever holds: only a start.
-    peaks = [peak / order.slices for peak in order.peak_in_flight_by_stage()]
+    peaks = held_by_stage(order)
     for by in ("time", "layers"):
         how_split: dict[str, Any] = {"by": by, "in_flight": peaks, "training": training}
         try:

@@ -9,7 +9,6 @@ one at a time, in an order in which each finds its inputs.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from time import perf_counter
 from typing import Self
 
@@ -23,6 +22,7 @@ from pipesim.arrays import BoolArray, FloatArray, IntArray
 from pipesim.dataflow import closes, op_numbers
 from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
+from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.split_backward import WeightPart, input_gradient, weight_gradients
 from pipesim.schedule import Schedule
 
@@ -137,7 +137,7 @@ class Execution:
         clock = clock_of(next(iter(self.activations.values())).device)
         times = np.zeros((len(COMPUTE_KINDS), schedule.stages, schedule.microbatches))
         grown = np.zeros(times.shape, dtype=np.int64)
-        own = [t for stage in self.stages for t in chain(stage.parameters(), stage.buffers())]
+        own = storages_of(self.stages)
         ranks = [Rank(HeldBytes(own)) for _ in range(schedule.ranks)]
         rank_of, ends = schedule.rank, closes(schedule)
         for number in order:

@@ -11,14 +11,16 @@ from contextlib import AbstractContextManager
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from pipesim.runtime.saved_bytes import storage_address
+
 
 class HeldBytes:
     """What one rank holds: every storage once, however many tensors are kept of it.
 
     Parameters
     ----------
-    parameters
-        Tensors whose storages are there anyway and do not count.
+    excluded
+        Addresses of storages that are there anyway and do not count: `storages_of` the stages.
 
     Examples
     --------
@@ -33,13 +35,13 @@ class HeldBytes:
     (0, 400)
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, excluded: Iterable[int]) -> None:
         self.now = self.peak = 0
-        self._keepers = dict.fromkeys(map(_address, parameters), 1)
+        self._keepers = dict.fromkeys(excluded, 1)
 
     def keep(self, tensor: Tensor) -> "Kept":
         """Return the tensor as something that counts as long as it lives."""
-        address = _address(tensor)
+        address = storage_address(tensor)
         keepers = self._keepers.get(address, 0)
         self._keepers[address] = keepers + 1
         if not keepers:
@@ -49,7 +51,7 @@ class HeldBytes:
 
     def let_go(self, tensor: Tensor) -> None:
         """Count one that keeps the tensor less."""
-        address = _address(tensor)
+        address = storage_address(tensor)
         self._keepers[address] -= 1
         if not self._keepers[address]:
             del self._keepers[address]
@@ -90,8 +92,3 @@ def unchanged(kept: Kept) -> Tensor:
             "in-place operation after the forward had saved it"
         )
     return kept.tensor
-
-
-def _address(tensor: Tensor) -> int:
-    address: int = tensor.untyped_storage().data_ptr()
-    return address

@@ -36,9 +36,9 @@ def saved_storages(
     excluded = set(excluded)
 
     def pack(tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in excluded:
-            saved[storage.data_ptr()] = storage
+        address = storage_address(tensor)
+        if address not in excluded:
+            saved[address] = tensor.untyped_storage()
 
     with saved_tensors_hooks(pack, lambda nothing: nothing):
         return forward(*arguments), saved
@@ -47,10 +47,16 @@ def saved_storages(
 def storages_of(layers: Iterable[nn.Module]) -> set[int]:
     """Return the addresses of the storages of the layers' parameters and buffers."""
     return {
-        tensor.untyped_storage().data_ptr()
+        storage_address(tensor)
         for layer in layers
         for tensor in (*layer.parameters(), *layer.buffers())
     }
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Return what tells the storage of a tensor from any other that is there."""
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
 
 
 def kept_bytes(saved: Sequence[Storages]) -> list[int]:
