@@ -17,6 +17,8 @@ SIZES = (
     "wgrad_stash_bytes",
     "rebuilt_bytes",
     "selective_stash_bytes",
+    "first_stash_bytes",
+    "last_stash_bytes",
     "param_bytes",
     "output_bytes",
 )

@@ -47,6 +47,9 @@ class LayerProfile:
         Held beside the stash while the backward, or its input-gradient part, runs.
     selective_stash_bytes
         What `stash_bytes` is where only a part is rebuilt.
+    first_stash_bytes, last_stash_bytes
+        What a stage keeps more if the layer is its first: its input, where the layer does not need
+        it; or its last: its output, where it does, and counts at the layer after it.
     param_bytes, output_bytes
         Of the parameters, and of the activation handed on.
     source
@@ -75,6 +78,8 @@ class LayerProfile:
     wgrad_stash_bytes: tuple[int, ...] | None = None
     rebuilt_bytes: tuple[int, ...] | None = None
     selective_stash_bytes: tuple[int, ...] | None = None
+    first_stash_bytes: tuple[int, ...] | None = None
+    last_stash_bytes: tuple[int, ...] | None = None
     param_bytes: tuple[int, ...] | None = None
     output_bytes: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
@@ -188,8 +193,8 @@ class LayerProfile:
         """Return the pipeline whose stage s holds the next counts[s] layers.
 
         Costs and bytes add up, but for what is rebuilt: one layer after the other, the largest
-        counts. A stage sends what its last layer puts out, and one without layers hands on what
-        it got.
+        counts. To the stash comes what the first and the last layer keep as such. A stage sends
+        what its last layer puts out, and one without layers hands on what it got.
 
         Parameters
         ----------
@@ -220,12 +225,16 @@ class LayerProfile:
             ("input_grad", "input_grad_ms"),
             ("weight_grad", "weight_grad_ms"),
             ("recompute_ms", "recompute_ms"),
-            ("stash_bytes", "stash_bytes"),
             ("param_bytes", "param_bytes"),
         ):
             values = getattr(self, name)
             if values is not None:
                 columns[argument] = [sum(values[first:last]) for first, last in bounds]
+        if self.stash_bytes is not None:
+            columns["stash_bytes"] = [
+                sum(self.stash_bytes[first:last]) + self._edge_bytes(first, last)
+                for first, last in bounds
+            ]
         if self.rebuilt_bytes is not None:  # one layer after the other
             columns["rebuilt_bytes"] = [
                 max(self.rebuilt_bytes[first:last], default=0) for first, last in bounds
@@ -244,6 +253,14 @@ class LayerProfile:
         columns["names"] = [_run_name(names[first:last]) for first, last in bounds]
         columns["source"] = self.source
         return Pipeline.from_costs(**(columns | options))
+
+    def _edge_bytes(self, first: int, last: int) -> int:
+        """Return what a stage of layers first..last-1 keeps beside what its layers do."""
+        if first == last:
+            return 0
+        rebuilds = self.rebuilt_bytes is not None and self.rebuilt_bytes[first] > 0
+        begin = 0 if self.first_stash_bytes is None or rebuilds else self.first_stash_bytes[first]
+        return begin + (0 if self.last_stash_bytes is None else self.last_stash_bytes[last - 1])
 
 
 def _bounds(counts: Sequence[int], layers: int) -> Iterator[tuple[int, int]]:

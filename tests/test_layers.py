@@ -121,6 +121,22 @@ def test_an_empty_stage_costs_nothing():
     assert [stage.output_bytes for stage in stages] == [5, 5, 6]
 
 
+def test_a_stage_keeps_more_for_its_first_and_its_last_layer():
+    profile = ps.LayerProfile(
+        forward_ms=[1.0] * 4,
+        stash_bytes=[1, 2, 3, 4],
+        first_stash_bytes=[10, 20, 30, 40],
+        last_stash_bytes=[100, 200, 300, 400],
+    )
+
+    def stash(*counts):
+        return [stage.stash_bytes for stage in profile.split(counts).stages]
+
+    assert stash(4) == [10 + (1 + 2 + 3 + 4) + 400]
+    assert stash(1, 3) == [10 + 1 + 100, 20 + (2 + 3 + 4) + 400]
+    assert stash(2, 0, 2) == [10 + (1 + 2) + 200, 0, 30 + (3 + 4) + 400]
+
+
 weights = st.lists(st.integers(0, 20), min_size=1, max_size=9)
 
 

@@ -243,6 +243,15 @@ def test_a_fraction_of_a_micro_batch_is_rounded_up():
         ps.partition(profile, 2, in_flight=[0.5, 0.5], memory_bytes=1)
 
 
+def test_what_the_ends_of_stages_keep_is_never_taken_for_too_little():
+    # Of two stages of two layers the first keeps 1 + 1 + 5 bytes; whichever layers they end with.
+    profile = ps.LayerProfile([1.0] * 4, stash_bytes=[1] * 4, last_stash_bytes=[0, 5, 0, 0])
+    pipe = ps.partition(profile, 2, memory_bytes=7, in_flight=[1, 1])
+    assert [stage.stash_bytes for stage in pipe.stages] == [7, 2]
+    with pytest.raises(ValueError, match="needs is 7 bytes"):
+        ps.partition(profile, 2, memory_bytes=6, in_flight=[1, 1])
+
+
 def test_unequal_devices_in_a_given_order():
     # Fast and slow, 3 : 1: of eight equal layers six and two take 2 ms each.
     profile = ps.LayerProfile(forward_ms=[1.0] * 8)

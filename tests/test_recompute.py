@@ -212,6 +212,15 @@ def test_layers_keep_their_input_in_full():
     assert [float(s.cost(Kind.B)) for s in pipe.stages] == [9.0, 9.0]
 
 
+def test_a_stage_whose_first_layer_keeps_its_input_to_rebuild_does_not_keep_it_twice():
+    profile = ps.LayerProfile(
+        [1.0, 1.0], stash_bytes=[50, 0], output_bytes=[5, 5], first_stash_bytes=[5, 5]
+    )
+    stages = profile.recompute("full").split([1, 1]).stages
+    assert [stage.stash_bytes for stage in stages] == [5, 5]  # the second has nothing to drop
+    assert [stage.rebuilt_bytes for stage in stages] == [45, 0]
+
+
 def test_layers_rebuild_a_part():
     columns = {"selective_ms": [0.1, 0.2, 0.3], "selective_stash_bytes": [20, 30, 99]}
     part = layers(**columns).recompute("selective")

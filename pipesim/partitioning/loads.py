@@ -5,6 +5,7 @@ A stage's bytes on its rank are
     parameters, and with a `Training` their gradients and optimizer state
     + micro-batches in flight x stash of its layers
     + what the largest of its layers rebuilds
+    + micro-batches in flight x what layers at the ends of a stage keep at most
 """
 
 from collections.abc import Sequence
@@ -120,7 +121,8 @@ def stage_bytes(
 ) -> Loads:
     """Return what each stage holds on its rank, where it has so many micro-batches in flight.
 
-    Parts of a byte are rounded up for every layer.
+    Parts of a byte are rounded up for every layer. What a stage keeps for having a layer as its
+    first or last is taken at its largest, whichever that is: never too little.
     """
     none = (0,) * len(profile)
     params, stash = profile.param_bytes or none, profile.stash_bytes or none
@@ -130,7 +132,9 @@ def stage_bytes(
         for count in in_flight
     ]
     rebuilt = np.asarray(profile.rebuilt_bytes or none, dtype=np.float64)
-    return Loads.of_items(np.array(table, dtype=np.float64), rebuilt)
+    ends = max(profile.first_stash_bytes or none) + max(profile.last_stash_bytes or none)
+    once = rebuilt + np.array([[ceil(count * ends)] for count in in_flight])
+    return Loads.of_items(np.array(table, dtype=np.float64), once)
 
 
 def layer_weights(profile: LayerProfile, by: str) -> Sequence[float]:

@@ -31,7 +31,14 @@ from pipesim.layers import LayerProfile
 from pipesim.progress import Progress
 from pipesim.runtime.activations import copied, needing_grad, shape_text, tensors_of
 from pipesim.runtime.layer_times import timed_passes
-from pipesim.runtime.saved_bytes import Storages, kept_bytes, saved_storages, storages_of
+from pipesim.runtime.saved_bytes import (
+    Storages,
+    activation_storages,
+    kept_at_ends,
+    kept_bytes,
+    saved_storages,
+    storages_of,
+)
 from pipesim.runtime.stage import model_layers
 
 Layers: TypeAlias = Sequence[tuple[str, nn.Module]]
@@ -147,6 +154,7 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
     activation = copied(sample)  # alone in its storage
     seen: set[int] = set()
     saved: list[Storages] = []
+    between = [activation_storages(activation)]
     params, outputs, flops = [], [], []
     for number, (name, layer) in enumerate(layers):
         try:
@@ -162,10 +170,14 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
         params.append(sum(own[key] for key in own if key not in seen))
         seen.update(own)
         saved.append(storages)
+        between.append(activation_storages(activation))
         outputs.append(sum(tensor.nbytes for tensor in tensors_of(activation)))
         flops.append(counter.get_total_flops() / 1e9)
+    first, last = kept_at_ends(saved, between)
     return {
         "stash_bytes": kept_bytes(saved),
+        "first_stash_bytes": first if any(first) else None,
+        "last_stash_bytes": last if any(last) else None,
         "param_bytes": params,
         "output_bytes": outputs,
         "forward_gflop": flops,

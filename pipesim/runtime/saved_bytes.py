@@ -4,8 +4,8 @@ Counted are whole storages, each once, for that is what stays in memory when a p
 saved. Parameters and buffers are there anyway and do not count. A tensor that two layers save,
 such as a ReLU's output that is the input of the next layer, is kept once and counted at the later
 one, as the input that it is there. So what layers that follow each other keep adds up to what a
-stage of them keeps. Only a stage whose last layer has saved what it puts out, and whose next one
-saves it too, keeps that one tensor more.
+stage of them keeps, but at its ends: it keeps its input, be it saved or not, and an output that
+its last layer has saved, although that counts at the layer after it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+
+from pipesim.runtime.activations import tensors_of
 
 Storages: TypeAlias = dict[int, torch.UntypedStorage]  # by address
 
@@ -44,6 +46,11 @@ def saved_storages(
         return forward(*arguments), saved
 
 
+def activation_storages(activation: Any) -> Storages:
+    """Return the storages of the tensors of an activation, by address."""
+    return {storage_address(each): each.untyped_storage() for each in tensors_of(activation)}
+
+
 def storages_of(layers: Iterable[nn.Module]) -> set[int]:
     """Return the addresses of the storages of the layers' parameters and buffers."""
     return {
@@ -68,8 +75,45 @@ def kept_bytes(saved: Sequence[Storages]) -> list[int]:
     >>> kept_bytes([{1: kept}, {1: kept}])
     [0, 16]
     """
-    owner = {address: number for number, storages in enumerate(saved) for address in storages}
     kept = [0] * len(saved)
-    for address, number in owner.items():
+    for address, number in _owners(saved).items():
         kept[number] += saved[number][address].nbytes()
     return kept
+
+
+def kept_at_ends(
+    saved: Sequence[Storages], between: Sequence[Storages]
+) -> tuple[list[int], list[int]]:
+    """Return what a stage keeps more if a layer is its first, and if it is its last [bytes].
+
+    Parameters
+    ----------
+    saved
+        What each layer has saved.
+    between
+        What goes into each layer, and what the last one puts out.
+
+    Examples
+    --------
+    A layer that saves what it puts out, one that saves what it gets, one that saves nothing:
+
+    >>> a, b, c, d = (torch.zeros(size).untyped_storage() for size in (1, 2, 3, 4))
+    >>> kept_at_ends([{2: b}, {2: b}, {}], [{1: a}, {2: b}, {3: c}, {4: d}])
+    ([4, 0, 12], [8, 0, 0])
+    """
+    owner, savers = _owners(saved), _owners(saved[::-1])
+    first, last = [0] * len(saved), [0] * len(saved)
+    for number in range(len(saved)):
+        for address, storage in between[number].items():
+            if owner.get(address, -1) < number:
+                first[number] += storage.nbytes()
+        for address, storage in between[number + 1].items():
+            earliest = len(saved) - 1 - savers.get(address, -1)
+            if earliest <= number < owner.get(address, -1):
+                last[number] += storage.nbytes()
+    return first, last
+
+
+def _owners(saved: Sequence[Storages]) -> dict[int, int]:
+    """Return the number of the last layer that has saved each storage, by address."""
+    return {address: number for number, storages in enumerate(saved) for address in storages}

@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
 
 import pipesim as ps  # noqa: E402
 from pipesim.cli import main  # noqa: E402
+from pipesim.partitioning.min_max import compositions  # noqa: E402
 from pipesim.runtime import layer_times, profile_layers, split_model  # noqa: E402
-from pipesim.runtime.saved_bytes import saved_storages, storages_of  # noqa: E402
+from pipesim.runtime.saved_bytes import activation_storages, saved_storages, storages_of  # noqa: E402
 
 nn = torch.nn
 ROWS, WIDTH, HIDDEN = 4, 8, 16
@@ -283,15 +284,42 @@ def test_the_layers_of_a_stage_keep_what_the_stage_keeps(counts):
         assert simulated.output_bytes == activation.nbytes
 
 
-def test_only_an_output_that_both_stages_keep_is_counted_by_one_alone():
-    model = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2), nn.GELU())
+def held_by(stage, activation):
+    """Return what a stage holds until its backward, its input at least, and what it puts out."""
+    taken = activation.detach().clone().requires_grad_(activation.requires_grad)
+    output, saved = saved_storages(stage, taken, excluded=storages_of([stage]))
+    saved |= activation_storages(taken)
+    return sum(storage.nbytes() for storage in saved.values()), output
+
+
+@pytest.mark.parametrize("counts", list(compositions(6, 2)))
+def test_a_stage_holds_its_input_and_what_it_has_saved_of_its_output(counts):
+    model = nn.Sequential(
+        nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 9), nn.Sigmoid(), nn.GELU(), Double()
+    )
     sample = torch.randn(ROWS, WIDTH)
-    found = profile_layers(model, sample, repeats=1, warmup=0)
-    for counts, missing in (([1, 3], 0), ([2, 2], ROWS * HIDDEN * FLOAT), ([3, 1], 0)):
-        first, second = split_model(model, counts)
-        kept, activation = kept_by(first, sample)
-        assert kept - found.split(counts).stages[0].stash_bytes == missing
-        assert kept_by(second, activation)[0] == found.split(counts).stages[1].stash_bytes
+    activation, held = sample, []
+    for stage in split_model(model, counts):
+        size, activation = held_by(stage, activation)
+        held.append(size)
+    pipe = profile_layers(model, sample, repeats=1, warmup=0).split(counts)
+    assert [stage.stash_bytes for stage in pipe.stages] == held
+
+
+def test_what_the_ends_of_a_stage_keep_by_hand():
+    sample = torch.randn(ROWS, WIDTH).requires_grad_()
+    found = profile(Double(), nn.Tanh(), nn.Linear(WIDTH, HIDDEN), nn.Tanh(), sample=sample)
+    narrow, wide = ROWS * WIDTH * FLOAT, ROWS * HIDDEN * FLOAT
+    assert found.stash_bytes == (0, 0, narrow, wide)  # what the first Tanh puts out is the Linear's
+    assert found.first_stash_bytes == (narrow, narrow, 0, wide)  # no saved input
+    assert found.last_stash_bytes == (0, narrow, 0, 0)
+
+
+class Double(nn.Module):
+    """Keeps nothing."""
+
+    def forward(self, x):
+        return x + x
 
 
 def test_the_file_is_what_was_measured_and_what_split_and_run_take(tmp_path, capsys):
