@@ -104,6 +104,22 @@ def model_layers(
     return [(str(number), layer) for number, layer in enumerate(model)]
 
 
+def check_gradients_can_be(name: str, module: nn.Module) -> None:
+    """Check that autograd can work with what a module holds, whatever the mode is now.
+
+    Raises
+    ------
+    ValueError
+        If a parameter or a buffer was made in inference mode.
+    """
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_inference():
+            raise ValueError(
+                f"{name}: {key} was made under torch.inference_mode(), so that nothing behind it "
+                "can have a gradient: make or load the model outside of it"
+            )
+
+
 def split_model(
     model: nn.Module | Iterable[nn.Module],
     counts: Sequence[int],

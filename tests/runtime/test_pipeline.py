@@ -377,6 +377,31 @@ def test_a_loss_may_have_one_dimension():
     )
 
 
+def test_gradients_are_there_in_inference_mode_too():
+    model = language_model()
+    inputs, targets = words(9)
+    with torch.inference_mode():
+        inputs_there, targets_there = inputs.clone(), targets.clone()
+    for name in ("1f1b", "zb_h1"):
+        pipeline = pipeline_by_name(model, name, 4, [True, False, False, True])
+        _, expected = whole(model, inputs, targets)
+        for batch in ((inputs, targets), (inputs_there, targets_there)):
+            with torch.inference_mode():
+                pipeline.step(*batch, cross_entropy)
+            for key, gradient in gradients(model).items():
+                assert torch.allclose(gradient, expected[key], rtol=1e-10, atol=1e-10)
+
+
+def test_stages_made_in_inference_mode_are_refused():
+    with torch.inference_mode():
+        made_there = nn.Linear(4, 4)
+    pipeline = Pipeline(split_model([*refusing_stages(1), made_there], [1, 1]), 1)
+    with pytest.raises(
+        ValueError, match=r"stage 1: layers.0.weight was made under torch.inference"
+    ):
+        pipeline.step(torch.zeros(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
+
+
 # The run of a step.
 
 
@@ -464,25 +489,15 @@ def test_bytes_of_one_forward_predict_the_peak(name):
     assert step_of_deep_model(name).peak_activation_bytes == pytest.approx(predicted, rel=0.05)
 
 
-class Loss(nn.Module):
-    """A loss as a layer, with the targets of a micro-batch."""
-
-    def __init__(self, targets):
-        super().__init__()
-        self.targets = targets
-
-    def forward(self, output):
-        return cross_entropy(output, self.targets)
-
-
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
 def test_a_profile_predicts_the_peak_of_each_rank(name):
     model = language_model()
     inputs, targets = words(16)
-    layers = [*model, Loss(targets[:2])]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # times may be unsteady; bytes are counted
-        profile = profile_layers(layers, inputs[:2], repeats=1, warmup=0)
+        profile = profile_layers(
+            model, inputs[:2], loss_fn=cross_entropy, targets=targets[:2], repeats=1, warmup=0
+        )
     simulated = ps.simulate(profile.split([2, 1, 1, 3]), name, microbatches=8)
     predicted = simulated.ranks.peak_stash_bytes.tolist()
     real = Pipeline(split_model(model, [2, 1, 1, 2]), 8, name).step(inputs, targets, cross_entropy)
