@@ -24,6 +24,7 @@ from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
 from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.split_backward import WeightPart, input_gradient, weight_gradients
+from pipesim.runtime.stage import explained
 from pipesim.schedule import Schedule
 
 
@@ -226,7 +227,9 @@ class Execution:
         run = module.run_layers if recomputes(module) else module
         counting = rank.held.saving() if keeps and self.counts else nullcontext()
         with torch.set_grad_enabled(keeps), counting:
-            output = run(unchanged(flight.activation))
+            taken = unchanged(flight.activation)
+            with explained(stage, taken):
+                output = run(taken)
             if not isinstance(output, Tensor):
                 raise TypeError(
                     f"stage {stage} puts out a {type(output).__name__}: between stages goes one "

@@ -352,6 +352,49 @@ def test_what_torch_would_refuse_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("layers", "where"),
+    [
+        ([nn.ReLU(inplace=True)], r"stage 1, in layer 1 \(ReLU\)"),
+        ([nn.Identity(), nn.Sequential(nn.SiLU(inplace=True))], r"in layer 2 \(Sequential\)"),
+        ([nn.Flatten(0), nn.ReLU(inplace=True), nn.Unflatten(0, (2, 4))], r"in layer 2 \(ReLU\)"),
+    ],
+)
+def test_a_stage_must_not_change_its_input_in_place(layers, where):
+    model = nn.Sequential(nn.Linear(4, 4), *layers)
+    x, loss_fn = torch.randn(2, 4), nn.functional.mse_loss
+    with pytest.raises(RuntimeError, match=f"{where}: an in-place operation on the input") as found:
+        Pipeline(split_model(model, [1, len(layers)]), 1).step(x, x, loss_fn)
+    assert "give inplace=False, or put the layer into the stage before" in str(found.value)
+    assert "a leaf Variable that requires grad" in str(found.value.__cause__)
+    check_step(model, Pipeline(split_model(model, [1 + len(layers), 0]), 1), x, x, loss_fn)
+
+
+def test_a_module_without_known_layers_must_not_change_its_input_either():
+    pipeline = Pipeline([nn.Linear(4, 4), nn.ReLU(inplace=True)], 1)
+    with pytest.raises(RuntimeError, match="stage 1: an in-place operation on the input"):
+        pipeline.step(torch.zeros(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
+
+
+def test_other_errors_of_a_layer_are_torchs_own_with_a_note_of_the_layer():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return x * self.weight.add_(1)
+
+    x = torch.zeros(2, 4)
+    for layers, message, note in (
+        ([nn.Identity(), Own()], "^a leaf Variable that requires grad", "in layer 1 (Own)"),
+        ([nn.Identity(), nn.Linear(3, 4)], "shapes cannot be multiplied", "in layer 1 (Linear)"),
+    ):
+        with pytest.raises(RuntimeError, match=message) as found:
+            Pipeline(split_model(layers, [2]), 1).step(x, x, nn.functional.mse_loss)
+        assert found.value.__notes__ == [note]
+
+
+@pytest.mark.parametrize(
     ("loss_fn", "message"),
     [
         (nn.MSELoss(reduction="none"), r"a tensor \(1, 4\)"),
