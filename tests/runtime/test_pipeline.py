@@ -177,6 +177,30 @@ def test_gpipe_rebuilds_when_its_order_says_so(recompute):
     assert len(rebuilt) == {"with_backward": 0, "early": 16, "except_last": 12}[recompute]
 
 
+SOME_OR_ALL = [True, [True, False, True, False], [False, False, True, True]]
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb_h1", "interleaved"])
+@pytest.mark.parametrize("recompute", SOME_OR_ALL)
+def test_replicas_of_stages_that_recompute(name, recompute):
+    model = language_model()
+    pipeline = pipeline_by_name(model, name, 8, recompute, replicas=2)
+    result = check_step(model, pipeline, *words(37))
+    modes = [recompute] * 4 if recompute is True else recompute
+    for run in result.step.runs:
+        assert [stage.rebuilt_bytes > 0 for stage in run.pipeline.stages] == modes
+
+
+@pytest.mark.parametrize("when", ["early", "except_last"])
+@pytest.mark.parametrize("recompute", SOME_OR_ALL)
+def test_replicas_that_rebuild_in_an_op_of_its_own(when, recompute):
+    model, options = language_model(), {"recompute": when}
+    pipeline = pipeline_by_name(model, "gpipe", 4, recompute, replicas=2, options=options)
+    result = check_step(model, pipeline, *words(19))
+    count = {"early": 16, "except_last": 12}[when]
+    assert [len(run.trace.query("kind == 'R'")) for run in result.step.runs] == [count, count]
+
+
 def test_gradients_add_up_over_steps_and_a_loss_may_be_a_sum():
     model = language_model()
     inputs, targets = words(6)
