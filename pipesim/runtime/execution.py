@@ -204,16 +204,24 @@ class Execution:
                 accumulate(tensor, each)
 
     def input_gradient(self, where: tuple[int, int], rank: Rank) -> None:
-        """I: the gradient of the stage's input; note for W where it goes on."""
+        """I: the gradient of the stage's input; note for W where it goes on, and free the rest.
+
+        Where the input wants none, as of the first stage, nothing waits for I: all is left to W.
+        """
         flight, gradient = rank.flights[where], self.gradients.pop(where, None)
         if flight.output is None or gradient is None:
             return
         activation = flight.activation.tensor
-        of_input, flight.parts = input_gradient(
-            flight.output, gradient, activation, self._trained(where)
+        of_inputs, flight.parts = input_gradient(
+            [flight.output],
+            [gradient],
+            [activation] if activation.requires_grad else [],
+            self._trained(where),
         )
+        flight.output = None  # W starts at places before it, and needs no more than those do
         flight.gradients = [rank.held.keep(g) for part in flight.parts for g in part.gradients]
-        self._leave(where, of_input)
+        for of_input in of_inputs:
+            self._leave(where, of_input)
 
     def weight_gradient(self, where: tuple[int, int], rank: Rank) -> None:
         """W: the gradients of the stage's parameters."""

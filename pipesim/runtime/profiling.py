@@ -29,9 +29,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipesim.checks import check_count, check_size
 from pipesim.layers import LayerProfile
 from pipesim.progress import Progress
-from pipesim.runtime.activations import copied, needing_grad, shape_text, tensors_of
+from pipesim.runtime.activations import copied, cut_off, needing_grad, shape_text, tensors_of
 from pipesim.runtime.layer_times import timed_passes
-from pipesim.runtime.saved_bytes import Storages, kept_bytes, saved_storages, storages_of
+from pipesim.runtime.saved_bytes import (
+    Storages,
+    kept_bytes,
+    noted_storages,
+    saved_storages,
+    storages_of,
+)
 from pipesim.runtime.stage import model_layers
 
 Layers: TypeAlias = Sequence[tuple[str, nn.Module]]
@@ -56,6 +62,12 @@ def profile_layers(
     parameter at the first layer that has it. Of the labels `kind` is the module's class, and
     `spread` how far the quartiles of a repeat's time are from its median. The model is left as it
     was: mode, gradients, buffers; and so is the state of random numbers.
+
+    `wgrad_stash_bytes` is what `runtime.Pipeline` holds of a layer from I to W: all that autograd
+    has kept, as the graph stays, and the gradients that I notes for W; nothing of layers behind the
+    last one that trains weights. Of two kinds of stages it is too much: of one whose input wants no
+    gradient, as the first, which does all in W and notes only the gradient of its output; and of
+    one that ends without weights to train, where I frees what has been kept behind the last ones.
 
     The loss is no layer, and what it takes and keeps (of a large vocabulary, as much again as the
     head puts out) is not in the profile: give it as a last layer, a module that knows its targets,
@@ -147,11 +159,14 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
     activation = copied(sample)  # alone in its storage
     seen: set[int] = set()
     saved: list[Storages] = []
+    noted: list[Storages] = []
     params, outputs, flops = [], [], []
     for number, (name, layer) in enumerate(layers):
         try:
             with FlopCounterMode(display=False) as counter:
-                layer(copied(activation))
+                received = cut_off(activation)
+                output = layer(copied(received))
+            noted.append(noted_storages(layer, received, output))
             activation, storages = saved_storages(layer, activation, excluded=excluded)
         except Exception as error:
             raise ValueError(
@@ -164,8 +179,11 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
         saved.append(storages)
         outputs.append(sum(tensor.nbytes for tensor in tensors_of(activation)))
         flops.append(counter.get_total_flops() / 1e9)
+    training = max((number for number, gradients in enumerate(noted) if gradients), default=-1) + 1
+    for_weights = [kept | more for kept, more in zip(saved[:training], noted, strict=False)]
     return {
         "stash_bytes": kept_bytes(saved),
+        "wgrad_stash_bytes": kept_bytes(for_weights) + [0] * (len(layers) - training),
         "param_bytes": params,
         "output_bytes": outputs,
         "forward_gflop": flops,
