@@ -22,6 +22,13 @@ def fresh(activation: Any) -> Any:
         )
 
 
+def cut_off(activation: Any) -> Any:
+    """Return an activation as leaves, apart from what has made it."""
+    return tree_map_only(
+        torch.Tensor, lambda x: x.detach().requires_grad_(x.requires_grad), activation
+    )
+
+
 def tensors_of(activation: Any) -> list[torch.Tensor]:
     """Return the tensors of an activation."""
     return [leaf for leaf in tree_leaves(activation) if isinstance(leaf, torch.Tensor)]

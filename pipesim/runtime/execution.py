@@ -24,6 +24,7 @@ from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
 from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.split_backward import WeightPart, input_gradient, weight_gradients
+from pipesim.runtime.stage import explained
 from pipesim.schedule import Schedule
 
 
@@ -203,16 +204,24 @@ class Execution:
                 accumulate(tensor, each)
 
     def input_gradient(self, where: tuple[int, int], rank: Rank) -> None:
-        """I: the gradient of the stage's input; note for W where it goes on."""
+        """I: the gradient of the stage's input; note for W where it goes on, and free the rest.
+
+        Where the input wants none, as of the first stage, nothing waits for I: all is left to W.
+        """
         flight, gradient = rank.flights[where], self.gradients.pop(where, None)
         if flight.output is None or gradient is None:
             return
         activation = flight.activation.tensor
-        of_input, flight.parts = input_gradient(
-            flight.output, gradient, activation, self._trained(where)
+        of_inputs, flight.parts = input_gradient(
+            [flight.output],
+            [gradient],
+            [activation] if activation.requires_grad else [],
+            self._trained(where),
         )
+        flight.output = None  # W starts at places before it, and needs no more than those do
         flight.gradients = [rank.held.keep(g) for part in flight.parts for g in part.gradients]
-        self._leave(where, of_input)
+        for of_input in of_inputs:
+            self._leave(where, of_input)
 
     def weight_gradient(self, where: tuple[int, int], rank: Rank) -> None:
         """W: the gradients of the stage's parameters."""
@@ -226,7 +235,9 @@ class Execution:
         run = module.run_layers if recomputes(module) else module
         counting = rank.held.saving() if keeps and self.counts else nullcontext()
         with torch.set_grad_enabled(keeps), counting:
-            output = run(unchanged(flight.activation))
+            taken = unchanged(flight.activation)
+            with explained(stage, taken):
+                output = run(taken)
             if not isinstance(output, Tensor):
                 raise TypeError(
                     f"stage {stage} puts out a {type(output).__name__}: between stages goes one "

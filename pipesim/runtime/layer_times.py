@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
 
 from pipesim.progress import Progress
-from pipesim.runtime.activations import copied, needing_grad
+from pipesim.runtime.activations import copied, cut_off, needing_grad
 
 
 class Clock(NamedTuple):
@@ -80,9 +79,7 @@ def _pass(
     graphs, forward, backward = [], [], []
     activation = sample
     for layer in layers:
-        received = tree_map_only(
-            torch.Tensor, lambda x: x.detach().requires_grad_(x.requires_grad), activation
-        )
+        received = cut_off(activation)
         copy = copied(received)
         start = clock.mark()
         activation = layer(copy)

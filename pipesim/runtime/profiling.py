@@ -29,7 +29,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipesim.checks import check_count, check_size
 from pipesim.layers import LayerProfile
 from pipesim.progress import Progress
-from pipesim.runtime.activations import copied, fresh, needing_grad, shape_text, tensors_of
+from pipesim.runtime.activations import (
+    copied,
+    cut_off,
+    fresh,
+    needing_grad,
+    shape_text,
+    tensors_of,
+)
 from pipesim.runtime.layer_times import timed_passes
 from pipesim.runtime.loss import LossLayer, single
 from pipesim.runtime.saved_bytes import (
@@ -37,6 +44,7 @@ from pipesim.runtime.saved_bytes import (
     activation_storages,
     kept_at_ends,
     kept_bytes,
+    noted_storages,
     saved_storages,
     storages_of,
 )
@@ -70,6 +78,12 @@ def profile_layers(
     With `loss_fn` the loss is one more layer, the last, called "loss". What it takes and keeps (of
     a large vocabulary, as much again as the head puts out) is in no profile without it. A split of
     the profile has it in the last stage, where `split_model` then takes one layer less.
+
+    `wgrad_stash_bytes` is what `runtime.Pipeline` holds of a layer from I to W: all that autograd
+    has kept, as the graph stays, and the gradients that I notes for W; nothing of layers behind the
+    last one that trains weights. Of two kinds of stages it is too much: of one whose input wants no
+    gradient, as the first, which does all in W and notes only the gradient of its output; and of
+    one that ends without weights to train, where I frees what has been kept behind the last ones.
 
     Parameters
     ----------
@@ -177,11 +191,14 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
     seen: set[int] = set()
     saved: list[Storages] = []
     between = [activation_storages(activation)]
+    noted: list[Storages] = []
     params, outputs, flops = [], [], []
     for number, (name, layer) in enumerate(layers):
         try:
             with FlopCounterMode(display=False) as counter:
-                layer(copied(activation))
+                received = cut_off(activation)
+                output = layer(copied(received))
+            noted.append(noted_storages(layer, received, output))
             activation, storages = saved_storages(layer, activation, excluded=excluded)
         except Exception as error:
             raise ValueError(
@@ -197,9 +214,12 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
         between.append(activation_storages(activation))
         outputs.append(sum(tensor.nbytes for tensor in tensors_of(activation)))
         flops.append(counter.get_total_flops() / 1e9)
+    training = max((number for number, gradients in enumerate(noted) if gradients), default=-1) + 1
+    for_weights = [kept | more for kept, more in zip(saved[:training], noted, strict=False)]
     first, last = kept_at_ends(saved, between)
     return {
         "stash_bytes": kept_bytes(saved),
+        "wgrad_stash_bytes": kept_bytes(for_weights) + [0] * (len(layers) - training),
         "first_stash_bytes": first if any(first) else None,
         "last_stash_bytes": last if any(last) else None,
         "param_bytes": params,

@@ -240,6 +240,25 @@ def test_activations_may_be_tuples():
     assert found.output_bytes == tuple(n * ROWS * WIDTH * FLOAT for n in (1, 2, 1))
     assert found.stash_bytes[2] == 2 * ROWS * WIDTH * FLOAT
     assert found.input_grad_ms[2] > 0
+    assert found.wgrad_stash_bytes == (2 * ROWS * WIDTH * FLOAT, 0, 0)  # the input, one gradient
+
+
+def test_weights_behind_several_outputs():
+    class Weighed(nn.Module):
+        """Puts out what its input goes into, and what only its weights do."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight, self.other = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x + self.weight, 2 * self.other, x > 0
+
+    sample = torch.randn(ROWS, WIDTH, requires_grad=True)
+    found = profile(Weighed(), sample=sample)
+    assert found.stash_bytes == (0,)
+    # Behind the second output W has to start at the outputs: it needs the gradients of both.
+    assert found.wgrad_stash_bytes == ((ROWS * WIDTH + 3) * FLOAT,)
 
 
 @pytest.mark.parametrize(
@@ -410,3 +429,8 @@ def test_the_file_is_what_was_measured_and_what_split_and_run_take(tmp_path, cap
         assert main([command, str(tmp_path / "model.toml")]) == 0
     assert main(["run", str(tmp_path / "model.toml"), "--schedule", "zb_h1"]) == 0
     assert "2 stages" in capsys.readouterr().out
+    both = 2 * ROWS * (WIDTH + HIDDEN) * FLOAT  # inputs of Linears, and gradients of their outputs
+    assert sum(found.wgrad_stash_bytes) == both + ROWS * HIDDEN * FLOAT  # and the input of GELU
+    pipe = ps.read_layers(tmp_path / "layers.csv").split([2, 2])
+    frees = sum(found.stash_bytes) - sum(found.wgrad_stash_bytes)
+    assert sum(stage.input_grad_frees_bytes for stage in pipe.stages) == frees
