@@ -75,6 +75,7 @@ from pipesim.runtime.activations import fresh
 from pipesim.runtime.execution import Execution
 from pipesim.runtime.loss import single
 from pipesim.runtime.measured_run import measured_pipeline
+from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.shards import load_stages, save_stages
 from pipesim.runtime.stage import PipelineStage, check_gradients_can_be
 from pipesim.schedule import Schedule
@@ -241,6 +242,7 @@ class Pipeline:
         ]
         shares = [len(piece) / len(inputs) if reduction == "mean" else 1.0 for piece in pieces[0]]
 
+        own = storages_of([*self.stages, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])])
         measured = []
         for first in range(0, m * self.replicas, m):
 
@@ -249,7 +251,7 @@ class Pipeline:
                 return single(loss_fn(output, pieces[1][piece])) * shares[piece]
 
             activations = {(0, number): pieces[0][first + number] for number in range(m)}
-            execution = Execution(self.stages, self.schedule, loss, activations, count_bytes)
+            execution = Execution(self.stages, self.schedule, loss, activations, own, count_bytes)
             with torch.inference_mode(False):  # in it there would be no gradients
                 measured.append(execution.run(self._order))
 

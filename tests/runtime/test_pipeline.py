@@ -557,6 +557,18 @@ def test_bytes_of_one_forward_predict_the_peak(name):
     assert step_of_deep_model(name).peak_activation_bytes == pytest.approx(predicted, rel=0.05)
 
 
+def test_buffers_of_a_loss_are_there_anyway():
+    inputs, targets = torch.randn(8, 16), torch.randint(500, (8,))
+
+    def peak(loss_fn):
+        pipeline = Pipeline(split_model([nn.Linear(16, 500)], [1]), 2, "gpipe")
+        return pipeline.step(inputs, targets, loss_fn).peak_activation_bytes[0]
+
+    # A mean with weights keeps their sum, a single number for each micro-batch, and no more.
+    plain, weighed = nn.CrossEntropyLoss(), nn.CrossEntropyLoss(torch.ones(500))
+    assert peak(plain) <= peak(weighed) <= peak(plain) + 2 * 4
+
+
 ROWS, WIDE, INNER, NARROW = 4, 5, 7, 3
 
 
