@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipesim.checks import check_count, check_size
@@ -39,6 +40,7 @@ from pipesim.runtime.activations import (
 )
 from pipesim.runtime.layer_times import timed_passes
 from pipesim.runtime.loss import LossLayer, single
+from pipesim.runtime.registered import check_registered
 from pipesim.runtime.saved_bytes import (
     Storages,
     activation_storages,
@@ -106,7 +108,8 @@ def profile_layers(
     ValueError
         If a layer does not take what the one before it puts out, the sample holds no tensor, there
         are no layers, it is not known what they are, a parameter has no shape yet or was made in
-        inference mode, there are targets without a loss, or `repeats` is below 1.
+        inference mode, there are targets without a loss, or `repeats` is below 1; or if a layer
+        uses a tensor that requires a gradient and is no parameter of its own.
     TypeError
         If `loss_fn` gives anything but a single number.
 
@@ -207,6 +210,9 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
             ) from error
         if isinstance(layer, LossLayer):
             single(activation)
+        known = [*tensors_of(received), *layer.parameters()]
+        edges = map(get_gradient_edge, needing_grad(output))
+        check_registered(f"layer {number} ({name}, {_kind(layer)})", edges, known)
         own = {id(parameter): parameter.nbytes for parameter in layer.parameters()}
         params.append(sum(own[key] for key in own if key not in seen))
         seen.update(own)
