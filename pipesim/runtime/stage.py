@@ -135,6 +135,26 @@ def model_layers(
     return [(str(number), layer) for number, layer in enumerate(model)]
 
 
+def checked_stages(stages: Any) -> list[nn.Module]:
+    """Return the stages of a pipeline in a list.
+
+    Raises
+    ------
+    TypeError
+        If they are no modules in a row.
+    """
+    if not isinstance(stages, Iterable):
+        raise TypeError(
+            f"stages is a {type(stages).__name__}: give modules in forward order, such as "
+            "split_model makes"
+        )
+    listed = list(stages)
+    for number, stage in enumerate(listed):
+        if not isinstance(stage, nn.Module):
+            raise TypeError(f"stage {number} is a {type(stage).__name__}, not an nn.Module")
+    return listed
+
+
 def check_gradients_can_be(name: str, module: nn.Module) -> None:
     """Check that autograd can work with what a module holds, whatever the mode is now.
 
