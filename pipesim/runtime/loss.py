@@ -47,6 +47,17 @@ def check_loss(loss_fn: Any) -> None:
         raise ValueError("loss_fn has parameters of its own: put them into the last stage")
 
 
+def layer_kind(layer: nn.Module) -> str:
+    """Return of what kind a layer is: its class, or the function that is the loss.
+
+    Examples
+    --------
+    >>> layer_kind(nn.ReLU()), layer_kind(LossLayer(nn.functional.mse_loss, None))
+    ('ReLU', 'mse_loss')
+    """
+    return layer.kind if isinstance(layer, LossLayer) else type(layer).__name__
+
+
 def single(loss: Any) -> Tensor:
     """Return a loss as a tensor without dimensions.
 
