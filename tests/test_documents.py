@@ -135,6 +135,31 @@ def test_the_costs_of_the_protocols_in_the_readme():
         assert shown[protocol] == costs
 
 
+def test_the_errors_against_pytorch_in_the_readme():
+    results = (ROOT / "benchmarks" / "against_pytorch.md").read_text()
+    found = {
+        (what, p): numbers
+        for what, p, *numbers in re.findall(
+            r"^(\w+) +p = (\d): median error (.+) %, largest (.+) %, within 1 %: (.+)$",
+            results,
+            re.MULTILINE,
+        )
+    }
+    median, largest, within = found["fitted", "4"]
+    assert within.endswith(" of 32")
+    assert f"{median} %, {within.split()[0]} of them within 1 %" in flat(README)
+    assert f"the others within {largest} %" in flat(README)
+    median, _, within = found["fitted", "8"]
+    assert f"of eight ranks on two cores with {median} %, {within} within 1 %" in flat(README)
+    ranked = re.search(r"^fitted .* more than 1 %, (\d+) of \1$", results, re.MULTILINE)[1]
+    assert f"All {ranked} pairs of runs that differ by more than 1 % are ranked" in flat(README)
+    assert f"nominal costs alone the median error is {found['nominal', '4'][0]} %" in flat(README)
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
 def test_the_fixed_global_batch_of_the_course():
     table = ps.sweep_config(ROOT / "experiments" / "configs" / "microbatch_size.toml")
     assert table.makespan_ms.tolist() == [319.5, 292.5, 310.5, 382.5, 544.5]
