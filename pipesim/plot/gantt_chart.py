@@ -115,8 +115,8 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
                 zorder=1,
             )
         )
-    centre, height = _lanes(run, top)
-    shades = _shades(run)
+    centre, height = lanes(run, top)
+    shade = shades(run)
     for kind in sorted(run.schedule.kinds):
         ops = run.schedule.kind == kind
         start, end = run.spans.start[ops] - begin, run.spans.end[ops] - begin
@@ -125,7 +125,7 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
         ax.add_collection(
             PolyCollection(
                 list(boxes),
-                facecolors=shades[ops, np.newaxis] * colour,
+                facecolors=shade[ops, np.newaxis] * colour,
                 edgecolors="white",
                 linewidths=np.clip(0.1 * np.median(_widths(ax, run)[ops]), 0.0, 0.6),
                 zorder=2,
@@ -150,7 +150,7 @@ def run_title(run: Run) -> str:
     )
 
 
-def _lanes(run: Run, top: float) -> tuple[FloatArray, FloatArray]:
+def lanes(run: Run, top: float) -> tuple[FloatArray, FloatArray]:
     """Return where each bar is centred and how high it is, in rows.
 
     The two ops of an overlapped pair share a row: the forward above, the backward below.
@@ -163,13 +163,13 @@ def _lanes(run: Run, top: float) -> tuple[FloatArray, FloatArray]:
     return centre, height
 
 
-def _shades(run: Run) -> FloatArray:
+def shades(run: Run) -> FloatArray:
     """Return how light each bar is: 1 for the first chunk of a rank, less for later ones."""
     schedule = run.schedule
     direction = schedule.directions[schedule.microbatch]
     chunk = schedule.placement.chunk_table[direction, schedule.stage]
-    shades: FloatArray = 1 - DARKEST * chunk / max(1, chunk.max())
-    return shades
+    shade: FloatArray = 1 - DARKEST * chunk / max(1, chunk.max())
+    return shade
 
 
 def _boxes(
@@ -202,7 +202,7 @@ def _points_per_ms(ax: Axes) -> float:
 def _label_bars(ax: Axes, run: Run, top: float) -> None:
     """Write the micro-batch into the bars, in a font in which the widest number of a kind fits."""
     widths, begin = _widths(ax, run), run.spans.start.min()
-    centre, height = _lanes(run, top)
+    centre, height = lanes(run, top)
     if len(widths) > MOST_LABELS:
         return
     schedule = run.schedule

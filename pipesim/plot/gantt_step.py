@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from textwrap import shorten
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
+from pipesim.arrays import FloatArray, IntArray
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR
 from pipesim.step import Step
 from pipesim.text_table import count_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STRIP = 0.3  # of a bar's height: what goes on beside the compute
 ABOVE_BARS = 2.5
@@ -31,6 +36,47 @@ def step_titles(step: Step) -> list[str]:
     return [f"{whole}\n{named[0]}", *named[1:]]
 
 
+class EndBoxes(NamedTuple):
+    """What one kind of work at a step's end takes; arrays (boxes,), `height` as part of a bar."""
+
+    replica: IntArray
+    rank: IntArray
+    start: FloatArray
+    end: FloatArray
+    height: FloatArray
+
+
+def end_trace(step: Step) -> "pd.DataFrame":
+    """Return the rows of a step's trace that are its end."""
+    return step.trace[step.trace.microbatch < 0]
+
+
+def end_boxes(step: Step) -> dict[str, EndBoxes]:
+    """Return what takes time at the end of a step, by kind: what `END_STYLES` names.
+
+    A strip where the rank still computes beside it, a bar of full height from there on.
+    """
+    trace, found = end_trace(step), {}
+    for kind in END_STYLES:
+        own = trace[(trace.kind == kind) & (trace.end > trace.start)]
+        if own.empty:
+            continue
+        replica, rank = own.replica.to_numpy(), own["rank"].to_numpy()
+        start, end = own.start.to_numpy(), own.end.to_numpy()
+        turn = np.clip(step.end.through[replica, rank], start, end)
+        height = np.repeat([STRIP, 1.0], len(own))
+        both = EndBoxes(
+            np.tile(replica, 2),
+            np.tile(rank, 2),
+            np.concatenate([start, turn]),
+            np.concatenate([turn, end]),
+            height,
+        )
+        wide = both.end > both.start
+        found[kind] = EndBoxes(*(column[wide] for column in both))
+    return found
+
+
 def draw_ends(ax: Axes, step: Step, tops: Sequence[float], bar: float) -> list[Patch]:
     """Draw the end of a step over the bars of its replicas; return what the legend needs.
 
@@ -43,36 +89,26 @@ def draw_ends(ax: Axes, step: Step, tops: Sequence[float], bar: float) -> list[P
     bar
         Height of a bar in rows.
     """
-    trace = step.trace[step.trace.microbatch < 0]
-    rank = trace["rank"].to_numpy()
-    replica = trace.replica.to_numpy()
-    foot = np.asarray(tops)[replica] + rank + bar / 2
-    through = step.end.through[replica, rank]
     handles = []
+    trace = end_trace(step)
     if (trace.start > trace.ready).any():
         words = "waits for other ranks"
         handles.append(Patch(facecolor="white", edgecolor=HATCH_COLOUR, linewidth=0.5, label=words))
-    for kind, (face, hatch, words) in END_STYLES.items():
-        own = ((trace.kind == kind) & (trace.end > trace.start)).to_numpy()
-        if not own.any():
-            continue
-        start, end = trace.start.to_numpy()[own], trace.end.to_numpy()[own]
-        turn = np.clip(through[own], start, end)  # a strip before, a bar from here on
-        for left, right, height in ((start, turn, STRIP * bar), (turn, end, bar)):
-            wide = right > left
-            low = foot[own][wide]
-            corners = [(left, 0.0), (left, height), (right, height), (right, 0.0)]
-            boxes = [np.stack([x[wide], low - up], axis=-1) for x, up in corners]
-            ax.add_collection(
-                PolyCollection(
-                    list(np.stack(boxes, axis=1)),
-                    facecolors=face,
-                    edgecolors=END_EDGE,
-                    hatch=hatch,
-                    linewidths=0.5,
-                    zorder=ABOVE_BARS,
-                )
+    for kind, boxes in end_boxes(step).items():
+        face, hatch, words = END_STYLES[kind]
+        foot = np.asarray(tops)[boxes.replica] + boxes.rank + bar / 2
+        left, right, up = boxes.start, boxes.end, bar * boxes.height
+        corners = [(left, 0.0), (left, up), (right, up), (right, 0.0)]
+        ax.add_collection(
+            PolyCollection(
+                list(np.stack([np.stack([x, foot - y], axis=-1) for x, y in corners], axis=1)),
+                facecolors=face,
+                edgecolors=END_EDGE,
+                hatch=hatch,
+                linewidths=0.5,
+                zorder=ABOVE_BARS,
             )
+        )
         handles.append(
             Patch(facecolor=face, edgecolor=END_EDGE, hatch=hatch, linewidth=0.5, label=words)
         )

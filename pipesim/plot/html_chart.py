@@ -1,0 +1,345 @@
+"""One run on a page: its Gantt chart, and below it what the ranks hold, on one time axis."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from bokeh.models import (
+    ColumnDataSource,
+    CustomJS,
+    CustomJSHover,
+    FixedTicker,
+    HoverTool,
+    Legend,
+    LegendItem,
+    LinearAxis,
+    Range1d,
+    TapTool,
+)
+from bokeh.plotting import figure
+
+from pipesim.plot.gantt_chart import BAR
+from pipesim.plot.gantt_legend import closed_form_makespan
+from pipesim.plot.gantt_step import EndBoxes
+from pipesim.plot.html_data import Columns, Window, bars, critical_ops, held, idle, transfers
+from pipesim.plot.style import (
+    END_EDGE,
+    END_STYLES,
+    HATCH_COLOUR,
+    IDLE_STYLES,
+    KIND_COLOURS,
+    KIND_WORDS,
+    LABEL_COLOURS,
+)
+from pipesim.run import Run
+from pipesim.text_table import size_text
+
+if TYPE_CHECKING:
+    from bokeh.models import GlyphRenderer
+
+TALLEST, LOWEST = 26, 13  # of a row [pixels]
+ALL_ROWS = 520  # that a chart takes before its rows get lower [pixels]
+LEFT, RIGHT = 62, 78  # for the names of ranks and the shares [pixels]
+DIMMED = 0.12  # opacity of the bars of other micro-batches
+BOX = {"left": "left", "right": "right", "bottom": "bottom", "top": "top"}
+HATCHES = {
+    ".": "dot",
+    "/": "right_diagonal_line",
+    "\\": "left_diagonal_line",
+    "x": "diagonal_cross",
+    "-": "horizontal_line",
+    "|": "vertical_line",
+    "+": "cross",
+    "o": "ring",
+}
+TIME = "{0,0.000} ms"  # a number format of tooltips
+LEGEND_COLUMNS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The parts of one run's chart that the controls of a page reach.
+
+    Parameters
+    ----------
+    figure
+        The Gantt chart.
+    bars
+        A renderer a kind of op.
+    messages, sent
+        All transfers, and those that are drawn: of the micro-batch that is picked.
+    held
+        Figures of what the ranks hold, by unit.
+    """
+
+    figure: figure
+    bars: list["GlyphRenderer"]
+    messages: ColumnDataSource
+    sent: ColumnDataSource
+    held: dict[str, figure]
+
+
+def draw_chart(
+    run: Run, title: str, window: Window, time: Range1d, ends: Mapping[str, EndBoxes] | None = None
+) -> Chart:
+    """Return the chart of a run.
+
+    Parameters
+    ----------
+    run, title
+        The run, and what stands above it.
+    window
+        The part of it that is drawn.
+    time
+        The time axis, which charts share.
+    ends
+        What comes after its ops, by kind.
+    """
+    ranks = run.schedule.ranks
+    fig = _new_figure(title, ranks, time)
+    _name_rows(fig, ranks, [f"{x:.0%} idle" for x in run.rank_times.bubble_fraction.tolist()])
+    causes: list[LegendItem] = []
+    legend: list[LegendItem] = []
+    _draw_idle(fig, run, window, causes)
+    drawn = _draw_bars(fig, run, window, legend)
+    _draw_ends(fig, ends or {}, causes)
+    legend += causes
+    sent = ColumnDataSource({name: [] for name in ("x0", "y0", "x1", "y1")})
+    fig.segment(
+        "x0", "y0", "x1", "y1", source=sent, line_color="black", line_width=1.5, name="transfers"
+    )
+    _draw_limits(fig, run, legend)
+    _draw_path(fig, run, window, legend)
+    _add_labels(fig, drawn, [kind.name for kind in sorted(run.schedule.kinds)])
+    _add_legend(fig, legend)
+    curves = held(run, window)
+    return Chart(
+        figure=fig,
+        bars=drawn,
+        messages=ColumnDataSource(transfers(run, window)),
+        sent=sent,
+        held={unit: _draw_held(unit, ranks, time) for unit, ranks in curves.items()},
+    )
+
+
+def _new_figure(title: str, rows: int, time: Range1d) -> figure:
+    row = float(np.clip(ALL_ROWS / rows, LOWEST, TALLEST))
+    fig = figure(
+        frame_height=round(rows * row),
+        sizing_mode="stretch_width",
+        x_range=time,
+        y_range=Range1d(rows - 0.5, -0.5),
+        title=title,
+        tools="xpan,xwheel_zoom,xbox_zoom,reset,save",
+        active_scroll="xwheel_zoom",
+        active_drag="xpan",
+        output_backend="webgl",
+        toolbar_location="above",
+        min_border_left=LEFT,
+        min_border_right=RIGHT,
+        x_axis_label="time [ms]",
+    )
+    fig.toolbar.logo = None
+    fig.toolbar.autohide = True
+    fig.title.text_font_size = "12px"
+    fig.grid.visible = False
+    fig.outline_line_color = None
+    return fig
+
+
+def _name_rows(fig: figure, rows: int, at_the_right: Sequence[str]) -> None:
+    """Name the ranks at the left, and write a text for each at the right."""
+    fig.yaxis.ticker = FixedTicker(ticks=list(range(rows)))
+    fig.yaxis.major_label_overrides = {rank: f"rank {rank}" for rank in range(rows)}
+    right = LinearAxis(ticker=FixedTicker(ticks=list(range(rows))))
+    right.major_label_overrides = dict(enumerate(at_the_right))
+    fig.add_layout(right, "right")
+    for axis in fig.yaxis:
+        axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = None
+
+
+def _draw_idle(fig: figure, run: Run, window: Window, legend: list[LegendItem]) -> None:
+    """Shade idle time, a renderer a cause."""
+    for cause, boxes in idle(run, window).items():
+        face, hatch, words = IDLE_STYLES[cause]
+        look = _look(face, hatch, HATCH_COLOUR) | {"line_color": None, "name": f"idle {cause}"}
+        stretch = fig.quad(**BOX, source=ColumnDataSource(boxes), **look)
+        told = [("idle", words), ("from", f"@left{TIME}"), ("to", f"@right{TIME}")]
+        fig.add_tools(HoverTool(renderers=[stretch], tooltips=told, visible=False))
+        legend.append(LegendItem(label=words, renderers=[stretch]))
+
+
+def _draw_bars(
+    fig: figure, run: Run, window: Window, legend: list[LegendItem]
+) -> list["GlyphRenderer"]:
+    """Draw the ops, a renderer a kind."""
+    columns = bars(run, window)
+    drawn = []
+    for kind in sorted(run.schedule.kinds):
+        own = columns["kind"] == kind
+        source = ColumnDataSource({name: column[own] for name, column in columns.items()})
+        bar = fig.quad(
+            **BOX,
+            source=source,
+            name=f"bars {kind.name}",
+            fill_color="colour",
+            line_color="white",
+            line_width=0.5,
+            nonselection_fill_alpha=DIMMED,
+            nonselection_line_alpha=DIMMED,
+        )
+        fig.add_tools(_hover_of(bar, kind.name))
+        legend.append(LegendItem(label=KIND_WORDS[kind.name], renderers=[bar]))
+        drawn.append(bar)
+    fig.add_tools(TapTool(renderers=drawn, visible=False))
+    return drawn
+
+
+def _hover_of(bar: "GlyphRenderer", kind: str) -> HoverTool:
+    source = {"source": bar.data_source, "kind": kind}
+    op = CustomJSHover(args=source, code="return pipesim.nameOp(source, kind, special_vars.index)")
+    wait = CustomJSHover(args=source, code="return pipesim.tellWait(source, special_vars.index)")
+    return HoverTool(
+        renderers=[bar],
+        tooltips=[
+            ("op", "@stage{custom}"),
+            ("stage", "@stage on rank @rank"),
+            ("micro-batch", "@microbatch"),
+            ("ready", f"@ready{TIME}"),
+            ("start", f"@left{TIME}"),
+            ("end", f"@right{TIME}"),
+            ("idle before", "@waited{custom}"),
+        ],
+        formatters={"@stage": op, "@waited": wait},
+        visible=False,
+    )
+
+
+def _draw_ends(fig: figure, ends: Mapping[str, EndBoxes], legend: list[LegendItem]) -> None:
+    """Draw what comes at the end of a step."""
+    for kind, boxes in ends.items():
+        face, hatch, words = END_STYLES[kind]
+        foot = (boxes.rank + BAR / 2).astype(np.float32)
+        columns = {
+            "left": boxes.start,
+            "right": boxes.end,
+            "bottom": foot,
+            "top": (foot - BAR * boxes.height).astype(np.float32),
+        }
+        source = ColumnDataSource(columns)
+        end = fig.quad(**BOX, source=source, **_look(face, hatch, END_EDGE), line_color=END_EDGE)
+        told = [("end of step", words), ("start", f"@left{TIME}"), ("end", f"@right{TIME}")]
+        fig.add_tools(HoverTool(renderers=[end], tooltips=told, visible=False))
+        legend.append(LegendItem(label=words, renderers=[end]))
+
+
+def _look(face: str, hatch: str | None, colour: str) -> dict[str, Any]:
+    """Return how a box with a hatch of matplotlib's looks."""
+    if hatch is None:
+        return {"fill_color": face}
+    return {
+        "fill_color": face,
+        "hatch_pattern": HATCHES[hatch[0]],
+        "hatch_color": colour,
+        "hatch_scale": 8.0,
+        "hatch_weight": 0.8,
+    }
+
+
+def _draw_limits(fig: figure, run: Run, legend: list[LegendItem]) -> None:
+    """Draw the makespans of equal stages by the closed form, and of the lower bound."""
+    ends = [-0.5, run.schedule.ranks - 0.5]
+    for words, time, dash in (
+        ("equal stages (closed form)", closed_form_makespan(run), "dashed"),
+        ("lower bound", run.lower_bound, "dotted"),
+    ):
+        if time is not None:
+            line = fig.line([time, time], ends, line_color="black", line_dash=dash, line_width=1.5)
+            legend.append(LegendItem(label=f"{words}: {time:.5g} ms", renderers=[line]))
+
+
+def _draw_path(fig: figure, run: Run, window: Window, legend: list[LegendItem]) -> None:
+    """Outline the ops on the critical path, at first hidden."""
+    source = ColumnDataSource(critical_ops(run, window))
+    look = {"fill_color": None, "line_color": "black", "line_width": 2.0, "visible": False}
+    path = fig.quad(**BOX, source=source, name="critical path", **look)
+    legend.append(LegendItem(label="critical path", renderers=[path]))
+
+
+def _add_labels(fig: figure, drawn: Sequence["GlyphRenderer"], kinds: Sequence[str]) -> None:
+    """Write the micro-batch into each bar that is wide enough, as far as one has zoomed."""
+    labels = ColumnDataSource({"x": [], "y": [], "text": [], "colour": []})
+    fig.text(
+        "x",
+        "y",
+        "text",
+        source=labels,
+        text_color="colour",
+        text_font_size="10px",
+        text_align="center",
+        text_baseline="middle",
+        name="labels",
+    )
+    write = CustomJS(
+        args={
+            "figure": fig,
+            "bars": list(drawn),
+            "colours": [LABEL_COLOURS[kind] for kind in kinds],
+            "labels": labels,
+        },
+        code="pipesim.label(figure, bars, colours, labels)",
+    )
+    for name in ("start", "end"):
+        fig.x_range.js_on_change(name, write)
+    for name in ("inner_width", "inner_height"):
+        fig.js_on_change(name, write)
+    for bar in drawn:
+        bar.js_on_change("visible", write)
+        bar.data_source.js_on_change("data", write)
+
+
+def _add_legend(fig: figure, items: list[LegendItem]) -> None:
+    legend = Legend(
+        items=items,
+        click_policy="hide",
+        ncols=LEGEND_COLUMNS,
+        orientation="horizontal",
+        location="center",
+        label_text_font_size="11px",
+        border_line_color=None,
+        padding=2,
+        spacing=8,
+    )
+    fig.add_layout(legend, "below")
+
+
+def _draw_held(unit: str, curves: Sequence[Columns], time: Range1d) -> figure:
+    """Return the figure of what every rank holds, a row a rank, all on one scale."""
+    peaks = [float(curve["held"].max()) for curve in curves]
+    highest = max(max(peaks), 1.0)
+    words = "micro-batches in flight" if unit == "micro-batches" else "bytes held"
+    fig = _new_figure(f"{words}; at the right the peak", len(curves), time)
+    show = size_text if unit == "bytes" else "{:.0f}".format
+    _name_rows(fig, len(curves), [show(peak) for peak in peaks])
+    foot = [np.full(len(curve["held"]) - 1, rank + BAR / 2) for rank, curve in enumerate(curves)]
+    held_by = [curve["held"][:-1] for curve in curves]
+    bottom, value = np.concatenate(foot), np.concatenate(held_by)
+    columns = {
+        "left": np.concatenate([curve["time"][:-1] for curve in curves]),
+        "right": np.concatenate([curve["time"][1:] for curve in curves]),
+        "bottom": bottom.astype(np.float32),
+        "top": (bottom - BAR * value / highest).astype(np.float32),
+        "held": value,
+    }
+    step = fig.quad(
+        **BOX,
+        source=ColumnDataSource(columns),
+        fill_color=KIND_COLOURS["F"],
+        line_color=KIND_COLOURS["F"],
+        line_width=0.5,
+        name=f"held {unit}",
+    )
+    told = [("held", "@held{0,0}"), ("from", f"@left{TIME}"), ("to", f"@right{TIME}")]
+    fig.add_tools(HoverTool(renderers=[step], tooltips=told, visible=False))
+    return fig

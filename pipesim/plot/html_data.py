@@ -1,0 +1,211 @@
+"""What a page shows of a run, as columns of numbers: bars, idle time, transfers, what is held.
+
+Times are from the first start of the run [ms]. Texts are put together in the browser, so that a
+page of many ops stays small.
+"""
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.colors import to_rgb
+
+from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.engine.criticality import critical_path
+from pipesim.engine.event_graph import DURATION
+from pipesim.metrics import idle_spans, input_times, previous_ends
+from pipesim.ops import COMPUTE_KINDS
+from pipesim.plot.gantt_chart import BAR, lanes, shades
+from pipesim.plot.style import KIND_COLOURS
+from pipesim.run import Run
+from pipesim.text_table import count_text
+
+Columns: TypeAlias = dict[str, Any]
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+
+MOST_BARS = 60_000  # in a page; a browser zooms through so many without waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that a page shows: from `begin` to `end` [ms], and why not all."""
+
+    begin: float
+    end: float
+    notice: str = ""
+
+
+def choose_window(run: Run, asked: tuple[float, float] | None, most: int = MOST_BARS) -> Window:
+    """Return what a page shows of a run: all, what is asked for, or as much as it can hold.
+
+    Parameters
+    ----------
+    run
+        The run.
+    asked
+        Begin and end [ms]; by default all.
+    most
+        Bars; a window of more ends early.
+    """
+    begin, end = (0.0, run.makespan) if asked is None else asked
+    start, stop = _times(run)
+    inside = np.flatnonzero((stop > begin) & (start < end))
+    notice = ""
+    if len(inside) > most:
+        cut = float(np.partition(start[inside], most)[most])
+        end = max(cut, np.nextafter(begin, np.inf))
+        notice = (
+            f"A page holds {count_text(most, 'op')}, the run has {len(run.schedule):,}: shown are "
+            f"{begin:.6g} to {end:.6g} of {run.makespan:.6g} ms; choose another part with "
+            f"--window BEGIN:END"
+        )
+    elif asked is not None:
+        notice = f"Shown are {begin:.6g} to {end:.6g} of {run.makespan:.6g} ms."
+    return Window(begin, end, notice)
+
+
+def bars(run: Run, window: Window) -> Columns:
+    """Return the ops in a window: one row a bar.
+
+    Where it is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is told of it: `kind`
+    as a number, `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank was
+    idle before; and `source`, `source_rank`: stage and rank of the op that it waited for, -1
+    where it waited for none, or for none of another stage.
+    """
+    schedule = run.schedule
+    start, end = _times(run)
+    chosen = _inside(start, end, window)
+    centre, height = (of[chosen] for of in lanes(run, 0.0))
+    idle_since = previous_ends(schedule, run.spans)
+    idle_since[schedule.offsets[:-1]] = run.spans.start.min()
+    waited = np.maximum(run.spans.start - idle_since, 0.0)
+    producer = run.workload.producer
+    remote = (producer >= 0) & (input_times(run.workload, run.spans) > idle_since) & (waited > 0)
+    known = np.where(remote, producer, 0)
+    ready = np.maximum(run.spans.ready - run.spans.start.min(), 0.0)
+    return {
+        "left": start[chosen],
+        "right": end[chosen],
+        "bottom": (centre + height / 2).astype(np.float32),
+        "top": (centre - height / 2).astype(np.float32),
+        "colour": _colours(run)[chosen],
+        "kind": schedule.kind[chosen].astype(np.int32),
+        "stage": schedule.stage[chosen],
+        "microbatch": schedule.microbatch[chosen],
+        "slice": schedule.slice[chosen],
+        "rank": schedule.rank[chosen],
+        "ready": ready[chosen],
+        "waited": waited[chosen],
+        "source": np.where(remote, schedule.stage[known], -1)[chosen].astype(np.int32),
+        "source_rank": np.where(remote, schedule.rank[known], -1)[chosen].astype(np.int32),
+    }
+
+
+def idle(run: Run, window: Window) -> dict[str, Columns]:
+    """Return the idle stretches in a window by cause, those that there are."""
+    begin = run.spans.start.min()
+    found = {}
+    for cause, spans in idle_spans(run.program, run.workload, run.spans).items():
+        start, end = spans.start - begin, spans.end - begin
+        chosen = _inside(start, end, window) & (end > start)
+        if chosen.any():
+            found[cause] = _boxes(spans.rank[chosen], start[chosen], end[chosen])
+    return found
+
+
+def transfers(run: Run, window: Window) -> Columns:
+    """Return the messages in a window: when and on which ranks they leave and arrive."""
+    begin, target = run.spans.start.min(), run.program.target
+    sent = np.flatnonzero((target >= 0) & ~np.isnan(run.spans.departure))
+    leaves, arrives = run.spans.departure[sent] - begin, run.spans.arrival[sent] - begin
+    chosen = (arrives >= window.begin) & (leaves <= window.end)
+    message = sent[chosen]
+    return {
+        "x0": leaves[chosen],
+        "x1": arrives[chosen],
+        "y0": run.program.source[message].astype(np.float32),
+        "y1": target[message].astype(np.float32),
+        "microbatch": run.schedule.microbatch[message],
+    }
+
+
+def critical_ops(run: Run, window: Window) -> Columns:
+    """Return where the ops on the critical path stand: boxes as those of `bars`."""
+    node, _, _ = critical_path(run.criticality)
+    graph = run.criticality.graph
+    number = graph.cost_index[node[graph.cost_kind[node] == DURATION]]
+    start, end = _times(run)
+    number = number[_inside(start[number], end[number], window)]
+    return _boxes(run.schedule.rank[number], start[number], end[number])
+
+
+def held(run: Run, window: Window) -> dict[str, list[Columns]]:
+    """Return what each rank holds over time: "micro-batches" and, where there are any, "bytes".
+
+    One table a rank, `time` and `held`, a row a change, from the window's begin to its end.
+    """
+    tables = {"micro-batches": _in_flight_of_ranks(run)}
+    if max(run.peak_memory) > 0:
+        tables["bytes"] = [
+            (rows["time"].to_numpy(), rows["total"].to_numpy())
+            for _, rows in run.memory.groupby("rank")
+        ]
+    begin = run.spans.start.min()
+    return {
+        unit: [_cut(time - begin, held, window) for time, held in ranks]
+        for unit, ranks in tables.items()
+    }
+
+
+def _in_flight_of_ranks(run: Run) -> list[tuple[FloatArray, IntArray]]:
+    """Return for every rank when what it has in flight changes, and what it has from then on."""
+    table = run.in_flight
+    change = table["in_flight"] - table.groupby(["stage", "rank"])["in_flight"].shift(fill_value=0)
+    found = []
+    for rank in range(run.schedule.ranks):
+        own = (table["rank"] == rank).to_numpy()
+        times, which = np.unique(table["time"].to_numpy()[own], return_inverse=True)
+        steps = np.bincount(which, weights=change.to_numpy()[own], minlength=len(times))
+        found.append((times, np.cumsum(steps).astype(np.int64)))
+    return found
+
+
+def _cut(time: FloatArray, held: IntArray, window: Window) -> Columns:
+    """Return a curve of steps within a window, with a point at its begin and its end."""
+    first = int(np.searchsorted(time, window.begin, side="right"))
+    last = int(np.searchsorted(time, window.end, side="left"))
+    before = held[first - 1] if first else 0
+    until = held[last - 1] if last > first else before
+    return {
+        "time": np.concatenate([[window.begin], time[first:last], [window.end]]),
+        "held": np.concatenate([[before], held[first:last], [until]]).astype(np.float64),
+    }
+
+
+def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray) -> Columns:
+    """Return bars of full height."""
+    row = rank.astype(np.float32)
+    half = np.float32(BAR / 2)
+    return {"left": start, "right": end, "bottom": row + half, "top": row - half}
+
+
+def _times(run: Run) -> tuple[FloatArray, FloatArray]:
+    begin = run.spans.start.min()
+    return run.spans.start - begin, run.spans.end - begin
+
+
+def _inside(start: FloatArray, end: FloatArray, window: Window) -> BoolArray:
+    """Say which spans show in a window; of those without length, the ones that start in it."""
+    inside: BoolArray = (start < window.end) & (
+        (end > window.begin) | (end == start) & (start >= window.begin)
+    )
+    return inside
+
+
+def _colours(run: Run) -> UInt8Array:
+    """Return the colour of every bar, array (ops, 4): red, green, blue, opacity, up to 255."""
+    palette = np.array([to_rgb(KIND_COLOURS[kind.name]) for kind in COMPUTE_KINDS])
+    colour = palette[run.schedule.kind] * shades(run)[:, np.newaxis]
+    opaque = np.ones((len(colour), 1))
+    return np.round(255 * np.concatenate([colour, opaque], axis=1)).astype(np.uint8)
