@@ -59,8 +59,13 @@ def measure(steps: int, repeats: int) -> tuple[ps.LayerProfile, pd.DataFrame]:
     from pipesim.runtime import profile_layers
 
     network = model()
-    sample = torch.randn(SAMPLES, NARROW)
-    profile = profile_layers([*network, loss_of(SAMPLES)], sample, repeats=repeats)
+    profile = profile_layers(
+        network,
+        torch.randn(SAMPLES, NARROW),
+        loss_fn=torch.nn.functional.cross_entropy,
+        targets=torch.randint(WORDS, (SAMPLES,)),
+        repeats=repeats,
+    )
     rows = []
     for name, counts in splits(profile).items():
         predicted = ps.simulate(profile.split(counts), "1f1b", MICROBATCHES)
@@ -132,22 +137,6 @@ def real_steps(network: "nn.Sequential", counts: tuple[int, ...], steps: int) ->
         result = pipeline.step(inputs, targets, nn.functional.cross_entropy, count_bytes=False)
         times.append(result.run.makespan)
     return times[1:]
-
-
-def loss_of(samples: int) -> "nn.Module":
-    """Return the loss of a micro-batch as one more layer."""
-    import torch
-    from torch import nn
-
-    class Loss(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("targets", torch.randint(WORDS, (samples,)))
-
-        def forward(self, output: torch.Tensor) -> torch.Tensor:
-            return nn.functional.cross_entropy(output, self.targets)
-
-    return Loss()
 
 
 def draw(table: pd.DataFrame) -> None:

@@ -208,8 +208,8 @@ def _add_profile(commands: Commands) -> None:
     profile.add_argument(
         "factory",
         metavar="MODULE:NAME",
-        help="a function that returns the model, or the model and a micro-batch; also from the "
-        "current directory",
+        help="a function that returns the model or a list of its layers, alone or in a pair with "
+        "a micro-batch; also from the current directory",
     )
     profile.add_argument(
         "--input", metavar="SHAPE", help="of a micro-batch of random numbers, such as 8x128"

@@ -2,8 +2,10 @@
 
 import os
 import sys
+import sysconfig
 import warnings
 from argparse import Namespace
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from traceback import extract_tb
@@ -66,15 +68,18 @@ def _made(arguments: Namespace) -> tuple[Any, Any]:
     if not isinstance(found, nn.Module):
         try:
             made = found()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed(arguments.factory, error) from error
-    model, sample = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    # Two modules are two layers, for no micro-batch is a module.
+    pair = isinstance(made, tuple) and len(made) == 2 and not isinstance(made[1], nn.Module)
+    model, sample = made if pair else (made, None)
     modules = [model] if isinstance(model, nn.Module) else model
-    if not isinstance(modules, list) or not all(isinstance(x, nn.Module) for x in modules):
+    if not isinstance(modules, Sequence) or not all(isinstance(x, nn.Module) for x in modules):
         raise ValueError(
-            f"{arguments.factory} gives a {type(model).__name__}, not a module or a list of them"
+            f"{arguments.factory} gives a {type(model).__name__}, not a module or a list of them, "
+            "alone or in a pair with a micro-batch"
         )
-    if arguments.names is None and not isinstance(model, list | nn.Sequential | nn.ModuleList):
+    if arguments.names is None and not isinstance(model, Sequence | nn.Sequential | nn.ModuleList):
         raise ValueError(
             f"{arguments.factory}: {type(model).__name__} is no nn.Sequential: name its layers in "
             "forward order, --names embedding,blocks.0,..."
@@ -101,7 +106,7 @@ def _found(path: str) -> Any:
                 f"{path}: there is no module {error.name!r}, neither installed nor in {os.getcwd()}"
             ) from error
         raise _failed(path, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(path, error) from error
     if not callable(getattr(found, name, None)):
         known = [key for key, value in vars(found).items() if callable(value) and key[0] != "_"]
@@ -111,14 +116,18 @@ def _found(path: str) -> Any:
     return getattr(found, name)
 
 
-def _failed(path: str, error: Exception) -> ConfigError:
-    """Return the error of a user's module, with the line that raised it."""
-    place = extract_tb(error.__traceback__)[-1]
-    fault = f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+def _failed(path: str, error: BaseException) -> ConfigError:
+    """Return the error of a user's module, with the last line that is not a library's."""
+    frames = extract_tb(error.__traceback__)
+    libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
+    own = [frame for frame in frames[1:] if not frame.filename.startswith((*libraries, "<"))]
+    place = (own or frames)[-1]
+    reason = error.code if isinstance(error, SystemExit) else error
+    fault = f"{type(error).__name__}: {reason} ({place.filename}, line {place.lineno})"
     return ConfigError(path, [fault])
 
 
-def _random(arguments: Namespace, modules: list[Any]) -> Any:
+def _random(arguments: Namespace, modules: Sequence[Any]) -> Any:
     """Return a micro-batch of random numbers, always the same, where the model is."""
     import torch
 

@@ -11,6 +11,24 @@ def copied(activation: Any) -> Any:
     return tree_map_only(torch.Tensor, torch.clone, activation)
 
 
+def fresh(activation: Any) -> Any:
+    """Return an activation as if it had just arrived: of its own storage, and without its past.
+
+    So autograd can work with it, even if it was made in inference mode.
+    """
+    with torch.inference_mode(False):
+        return tree_map_only(
+            torch.Tensor, lambda x: x.detach().clone().requires_grad_(x.requires_grad), activation
+        )
+
+
+def cut_off(activation: Any) -> Any:
+    """Return an activation as leaves, apart from what has made it."""
+    return tree_map_only(
+        torch.Tensor, lambda x: x.detach().requires_grad_(x.requires_grad), activation
+    )
+
+
 def tensors_of(activation: Any) -> list[torch.Tensor]:
     """Return the tensors of an activation."""
     return [leaf for leaf in tree_leaves(activation) if isinstance(leaf, torch.Tensor)]

@@ -6,10 +6,9 @@ between a stage holds a `Flight` for the micro-batch. All ranks are one process,
 one at a time, in an order in which each finds its inputs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Self
 
 import numpy as np
@@ -21,9 +20,10 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from pipesim.arrays import BoolArray, FloatArray, IntArray
 from pipesim.dataflow import closes, op_numbers
 from pipesim.ops import COMPUTE_KINDS, Kind
+from pipesim.runtime.clock import clock_of
 from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
-from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.split_backward import WeightPart, input_gradient, weight_gradients
+from pipesim.runtime.stage import explained
 from pipesim.schedule import Schedule
 
 
@@ -111,6 +111,8 @@ class Execution:
         (output of the last stage, micro-batch) -> its part of the loss.
     activations
         What F waits for, by stage and micro-batch: at first the inputs of stage 0.
+    own
+        Addresses of the storages that are there anyway: parameters, buffers.
     counts
         Whether to count the bytes that are kept for the backward, which takes time of its own.
     """
@@ -119,6 +121,7 @@ class Execution:
     schedule: Schedule
     loss: Callable[[Tensor, int], Tensor]
     activations: dict[tuple[int, int], Tensor]
+    own: Collection[int]
     counts: bool = True
     gradients: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
@@ -137,21 +140,23 @@ class Execution:
         clock = clock_of(next(iter(self.activations.values())).device)
         times = np.zeros((len(COMPUTE_KINDS), schedule.stages, schedule.microbatches))
         grown = np.zeros(times.shape, dtype=np.int64)
-        own = storages_of(self.stages)
-        ranks = [Rank(HeldBytes(own)) for _ in range(schedule.ranks)]
+        ranks = [Rank(HeldBytes(self.own)) for _ in range(schedule.ranks)]
         rank_of, ends = schedule.rank, closes(schedule)
+        marks = []
         for number in order:
             stage, kind, microbatch, _ = schedule.op(number)
             where, rank = (stage, microbatch), ranks[rank_of[number]]
             rebuilding = kind in (Kind.B, Kind.I) and rank.flights[where].dropped is not None
             for part in (Kind.R, kind) if rebuilding else (kind,):
-                before, begin = rank.held.now, clock()
+                before, begin = rank.held.now, clock.mark()
                 DOING[part](self, where, rank)
-                times[part, stage, microbatch] = clock() - begin
+                marks.append(((part, stage, microbatch), begin, clock.mark()))
                 grown[part, stage, microbatch] = rank.held.now - before
             rank.peak_in_flight = max(rank.peak_in_flight, len(rank.flights))
             if ends[number]:
                 del rank.flights[where]
+        for which, begin, end in marks:  # when all is done: a GPU runs behind the program
+            times[which] = clock.between(begin, end)
         return Measured(
             times=times,
             grown=grown,
@@ -203,16 +208,24 @@ class Execution:
                 accumulate(tensor, each)
 
     def input_gradient(self, where: tuple[int, int], rank: Rank) -> None:
-        """I: the gradient of the stage's input; note for W where it goes on."""
+        """I: the gradient of the stage's input; note for W where it goes on, and free the rest.
+
+        Where the input wants none, as of the first stage, nothing waits for I: all is left to W.
+        """
         flight, gradient = rank.flights[where], self.gradients.pop(where, None)
         if flight.output is None or gradient is None:
             return
         activation = flight.activation.tensor
-        of_input, flight.parts = input_gradient(
-            flight.output, gradient, activation, self._trained(where)
+        of_inputs, flight.parts = input_gradient(
+            [flight.output],
+            [gradient],
+            [activation] if activation.requires_grad else [],
+            self._trained(where),
         )
+        flight.output = None  # W starts at places before it, and needs no more than those do
         flight.gradients = [rank.held.keep(g) for part in flight.parts for g in part.gradients]
-        self._leave(where, of_input)
+        for of_input in of_inputs:
+            self._leave(where, of_input)
 
     def weight_gradient(self, where: tuple[int, int], rank: Rank) -> None:
         """W: the gradients of the stage's parameters."""
@@ -226,7 +239,9 @@ class Execution:
         run = module.run_layers if recomputes(module) else module
         counting = rank.held.saving() if keeps and self.counts else nullcontext()
         with torch.set_grad_enabled(keeps), counting:
-            output = run(unchanged(flight.activation))
+            taken = unchanged(flight.activation)
+            with explained(stage, taken):
+                output = run(taken)
             if not isinstance(output, Tensor):
                 raise TypeError(
                     f"stage {stage} puts out a {type(output).__name__}: between stages goes one "
@@ -267,18 +282,6 @@ def accumulate(parameter: Tensor, gradient: Tensor) -> None:
         parameter.grad = gradient.clone()  # several parameters may have got the same tensor
     else:
         parameter.grad += gradient
-
-
-def clock_of(device: torch.device) -> Callable[[], float]:
-    """Return a clock [ms] that waits until the device has done what it was given."""
-    if device.type == "cpu":
-        return lambda: 1e3 * perf_counter()
-
-    def clock() -> float:
-        torch.accelerator.synchronize(device)
-        return 1e3 * perf_counter()
-
-    return clock
 
 
 DOING: dict[Kind, Callable[[Execution, tuple[int, int], Rank], None]] = {

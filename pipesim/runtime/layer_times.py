@@ -5,40 +5,15 @@ backward and one with the gradients of the inputs alone, so that both find the c
 leaves them. The gradients of parameters are added to what is there, as with each micro-batch.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
 
 from pipesim.progress import Progress
-from pipesim.runtime.activations import copied, needing_grad
-
-
-class Clock(NamedTuple):
-    """What is noted before and after, and the time between two notes [ms]."""
-
-    mark: Callable[[], Any]
-    between: Callable[[Any, Any], float]
-
-
-def clock_of(device: torch.device) -> Clock:
-    """Return the clock of a device: its own events on a GPU, which runs behind the program."""
-    if device.type != "cuda":
-        return Clock(time.perf_counter, lambda start, end: 1000.0 * (end - start))
-
-    def mark() -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(device))
-        return event
-
-    def between(start: Any, end: Any) -> float:
-        end.synchronize()
-        return float(start.elapsed_time(end))
-
-    return Clock(mark, between)
+from pipesim.runtime.activations import copied, cut_off, needing_grad
+from pipesim.runtime.clock import Clock, clock_of
 
 
 def timed_passes(
@@ -80,9 +55,7 @@ def _pass(
     graphs, forward, backward = [], [], []
     activation = sample
     for layer in layers:
-        received = tree_map_only(
-            torch.Tensor, lambda x: x.detach().requires_grad_(x.requires_grad), activation
-        )
+        received = cut_off(activation)
         copy = copied(received)
         start = clock.mark()
         activation = layer(copy)

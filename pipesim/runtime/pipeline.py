@@ -71,10 +71,13 @@ from pipesim.pipeline import Pipeline as SimulatedPipeline
 from pipesim.placement import Placement
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import Run, simulate
+from pipesim.runtime.activations import fresh
 from pipesim.runtime.execution import Execution
+from pipesim.runtime.loss import single
 from pipesim.runtime.measured_run import measured_pipeline
+from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.shards import load_stages, save_stages
-from pipesim.runtime.stage import PipelineStage
+from pipesim.runtime.stage import PipelineStage, check_gradients_can_be
 from pipesim.schedule import Schedule
 from pipesim.step import Step, simulate_step, without_end
 from pipesim.training import Training
@@ -214,7 +217,8 @@ class Pipeline:
         ------
         ValueError
             If the batch has fewer samples than there are micro-batches, inputs and targets are
-            not equally many, or `loss_fn` has parameters; before anything is run.
+            not equally many, `loss_fn` has parameters, or a stage was made in inference mode;
+            before anything is run.
         TypeError
             If a stage puts out anything but one tensor, or `loss_fn` anything but a single number.
         """
@@ -229,23 +233,27 @@ class Pipeline:
             )
         if isinstance(loss_fn, nn.Module) and any(p.requires_grad for p in loss_fn.parameters()):
             raise ValueError("loss_fn has parameters of its own: put them into the last stage")
+        for number, stage in enumerate(self.stages):
+            check_gradients_can_be(f"stage {number}", stage)
         # Copies, as a rank of its own would get them: no micro-batch keeps the whole batch.
         pieces = [
-            [piece.clone() for piece in batch.detach().tensor_split(m * self.replicas)]
+            [fresh(piece) for piece in batch.detach().tensor_split(m * self.replicas)]
             for batch in (inputs, targets)
         ]
         shares = [len(piece) / len(inputs) if reduction == "mean" else 1.0 for piece in pieces[0]]
 
+        own = storages_of([*self.stages, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])])
         measured = []
         for first in range(0, m * self.replicas, m):
 
             def loss(output: Tensor, microbatch: int, first: int = first) -> Tensor:
                 piece = first + microbatch
-                return _single(loss_fn(output, pieces[1][piece])) * shares[piece]
+                return single(loss_fn(output, pieces[1][piece])) * shares[piece]
 
             activations = {(0, number): pieces[0][first + number] for number in range(m)}
-            execution = Execution(self.stages, self.schedule, loss, activations, count_bytes)
-            measured.append(execution.run(self._order))
+            execution = Execution(self.stages, self.schedule, loss, activations, own, count_bytes)
+            with torch.inference_mode(False):  # in it there would be no gradients
+                measured.append(execution.run(self._order))
 
         pipes = [
             measured_pipeline(self.schedule, self.stages, each, count_bytes) for each in measured
@@ -315,15 +323,6 @@ def _check_stages(schedule: Schedule, count: int) -> None:
             f"{schedule.name} is for {schedule.stages} stages, the model is in {count}: "
             f"split it with {schedule.stages} counts"
         )
-
-
-def _single(loss: Any) -> Tensor:
-    if isinstance(loss, Tensor) and loss.numel() == 1:
-        return loss.reshape(())
-    found = (
-        f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-    )
-    raise TypeError(f"loss_fn gives {found}: give a tensor with a single number, mean or sum")
 
 
 def _largest(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -6,14 +6,17 @@ no port has to be agreed on. Whatever happens, none of them is left when a call 
 
 import multiprocessing
 import pickle
+import signal
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from pipesim.checks import check_count
 from pipesim.errors import PipesimError
@@ -60,7 +63,8 @@ def measure_steps(
     Each is run once before, untimed; then all of them once, all of them again, and so on.
     Processes are started by `spawn`, so a script that calls this does so below
     `if __name__ == "__main__":`, and modules and losses are of classes and functions that can be
-    imported.
+    imported. In the main thread, SIGTERM ends them before this process, unless there is a handler
+    for it already.
 
     Parameters
     ----------
@@ -89,7 +93,7 @@ def measure_steps(
     if cores is not None and len(cores) != ranks:
         raise ValueError(f"{len(cores)} cores for {ranks} ranks")
     check_count("repeats", repeats)
-    with TemporaryDirectory(prefix="pipesim-") as folder:
+    with _clearing_away(), TemporaryDirectory(prefix="pipesim-") as folder:
         jobs = _pickled_jobs(steps, ranks, Path(folder))
         arguments = [
             (folder, None if cores is None else cores[rank], timeout_s) for rank in range(ranks)
@@ -99,6 +103,25 @@ def measure_steps(
         measured_step(step.order, PROTOCOL, [of_rank[number] for of_rank in records])
         for number, step in enumerate(steps)
     ]
+
+
+@contextmanager
+def _clearing_away() -> Iterator[None]:
+    """Have SIGTERM, which would end this process at once, raise SystemExit for a while."""
+    in_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # a second one would disturb the clearing away
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _pickled_jobs(steps: Sequence[RealStep], ranks: int, folder: Path) -> list[bytes]:

@@ -16,7 +16,7 @@ autograd, some ten microseconds, is in the times.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -29,17 +29,26 @@ from torch.utils.flop_counter import FlopCounterMode
 from pipesim.checks import check_count, check_size
 from pipesim.layers import LayerProfile
 from pipesim.progress import Progress
-from pipesim.runtime.activations import copied, needing_grad, shape_text, tensors_of
+from pipesim.runtime.activations import (
+    copied,
+    cut_off,
+    fresh,
+    needing_grad,
+    shape_text,
+    tensors_of,
+)
 from pipesim.runtime.layer_times import timed_passes
+from pipesim.runtime.loss import LossLayer, single
 from pipesim.runtime.saved_bytes import (
     Storages,
     activation_storages,
     kept_at_ends,
     kept_bytes,
+    noted_storages,
     saved_storages,
     storages_of,
 )
-from pipesim.runtime.stage import model_layers
+from pipesim.runtime.stage import check_gradients_can_be, model_layers
 
 Layers: TypeAlias = Sequence[tuple[str, nn.Module]]
 
@@ -52,6 +61,8 @@ def profile_layers(
     sample: Any,
     *,
     names: Sequence[str] | None = None,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    targets: Any = None,
     repeats: int = 20,
     warmup: int = 3,
     progress: Progress | None = None,
@@ -64,9 +75,15 @@ def profile_layers(
     `spread` how far the quartiles of a repeat's time are from its median. The model is left as it
     was: mode, gradients, buffers; and so is the state of random numbers.
 
-    The loss is no layer, and what it takes and keeps (of a large vocabulary, as much again as the
-    head puts out) is not in the profile: give it as a last layer, a module that knows its targets,
-    and have it in the last stage.
+    With `loss_fn` the loss is one more layer, the last, called "loss". What it takes and keeps (of
+    a large vocabulary, as much again as the head puts out) is in no profile without it. A split of
+    the profile has it in the last stage, where `split_model` then takes one layer less.
+
+    `wgrad_stash_bytes` is what `runtime.Pipeline` holds of a layer from I to W: all that autograd
+    has kept, as the graph stays, and the gradients that I notes for W; nothing of layers behind the
+    last one that trains weights. Of two kinds of stages it is too much: of one whose input wants no
+    gradient, as the first, which does all in W and notes only the gradient of its output; and of
+    one that ends without weights to train, where I frees what has been kept behind the last ones.
 
     Parameters
     ----------
@@ -76,6 +93,9 @@ def profile_layers(
     sample
         One micro-batch. Its gradient is measured only if it requires one: for layers from the
         middle of a model, give `sample.requires_grad_()`.
+    loss_fn, targets
+        The loss of the micro-batch: (output, targets) -> a single number, or (output) -> a single
+        number if there are no targets.
     repeats, warmup
         How often the layers run and are timed, and how often before that.
     progress
@@ -85,8 +105,10 @@ def profile_layers(
     ------
     ValueError
         If a layer does not take what the one before it puts out, the sample holds no tensor, there
-        are no layers, it is not known what they are, a parameter has no shape yet, or `repeats` is
-        below 1.
+        are no layers, it is not known what they are, a parameter has no shape yet or was made in
+        inference mode, there are targets without a loss, or `repeats` is below 1.
+    TypeError
+        If `loss_fn` gives anything but a single number.
 
     Warns
     -----
@@ -100,17 +122,26 @@ def profile_layers(
     >>> profile.param_bytes, profile.stash_bytes, profile.output_bytes
     ((576, 0, 272), (64, 0, 128), (128, 128, 32))
     >>> pipe = profile.split([2, 1])
+    >>> loss, labels = nn.functional.cross_entropy, torch.tensor([3, 1])
+    >>> profile = profile_layers(model, torch.zeros(2, 8), loss_fn=loss, targets=labels, repeats=2)
+    >>> profile.names[-1], profile.labels["kind"][-1]
+    ('loss', 'cross_entropy')
     """
     layers = model_layers(model, names)
-    modules = [layer for _, layer in layers]
     _check_layers(layers)
+    if loss_fn is not None:
+        layers.append(("loss", LossLayer(loss_fn, fresh(targets))))
+    elif targets is not None:
+        raise ValueError("targets without a loss: give loss_fn, too")
+    modules = [layer for _, layer in layers]
     check_count("repeats", repeats)
     check_size("warmup", warmup)
+    sample = fresh(sample)
     tensors = tensors_of(sample)
     if not tensors:
         raise ValueError(f"the sample is a {type(sample).__name__} without a tensor in it")
     device = tensors[0].device
-    with _left_as_it_was(modules, device), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), _left_as_it_was(modules, device):
         columns = _count(layers, sample)
         passes = timed_passes(modules, sample, device, repeats, warmup, progress)
     forward, backward, input_grad = (np.array(times) for times in passes)
@@ -129,7 +160,7 @@ def profile_layers(
         weight_grad_ms=(whole - first_part).tolist(),
         names=tuple(name for name, _ in layers),
         labels={
-            "kind": tuple(type(layer).__name__ for _, layer in layers),
+            "kind": tuple(_kind(layer) for _, layer in layers),
             "spread": tuple(map(_spread_text, quartiles.T, unsteady)),
         },
         source=_source(tensors, device, repeats),
@@ -146,6 +177,11 @@ def _check_layers(layers: Layers) -> None:
                 f"layer {number} ({name}, {type(layer).__name__}) has parameters without a shape "
                 "yet: run the model once before"
             )
+        check_gradients_can_be(f"layer {number} ({name}, {type(layer).__name__})", layer)
+
+
+def _kind(layer: nn.Module) -> str:
+    return layer.kind if isinstance(layer, LossLayer) else type(layer).__name__
 
 
 def _count(layers: Layers, sample: Any) -> dict[str, Any]:
@@ -155,17 +191,22 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
     seen: set[int] = set()
     saved: list[Storages] = []
     between = [activation_storages(activation)]
+    noted: list[Storages] = []
     params, outputs, flops = [], [], []
     for number, (name, layer) in enumerate(layers):
         try:
             with FlopCounterMode(display=False) as counter:
-                layer(copied(activation))
+                received = cut_off(activation)
+                output = layer(copied(received))
+            noted.append(noted_storages(layer, received, output))
             activation, storages = saved_storages(layer, activation, excluded=excluded)
         except Exception as error:
             raise ValueError(
-                f"layer {number} ({name}, {type(layer).__name__}) does not take "
+                f"layer {number} ({name}, {_kind(layer)}) does not take "
                 f"{shape_text(activation)}: {error}"
             ) from error
+        if isinstance(layer, LossLayer):
+            single(activation)
         own = {id(parameter): parameter.nbytes for parameter in layer.parameters()}
         params.append(sum(own[key] for key in own if key not in seen))
         seen.update(own)
@@ -173,9 +214,12 @@ def _count(layers: Layers, sample: Any) -> dict[str, Any]:
         between.append(activation_storages(activation))
         outputs.append(sum(tensor.nbytes for tensor in tensors_of(activation)))
         flops.append(counter.get_total_flops() / 1e9)
+    training = max((number for number, gradients in enumerate(noted) if gradients), default=-1) + 1
+    for_weights = [kept | more for kept, more in zip(saved[:training], noted, strict=False)]
     first, last = kept_at_ends(saved, between)
     return {
         "stash_bytes": kept_bytes(saved),
+        "wgrad_stash_bytes": kept_bytes(for_weights) + [0] * (len(layers) - training),
         "first_stash_bytes": first if any(first) else None,
         "last_stash_bytes": last if any(last) else None,
         "param_bytes": params,

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
-from pipesim.runtime.activations import tensors_of
+from pipesim.runtime.activations import needing_grad, tensors_of
+from pipesim.runtime.split_backward import input_gradient
 
 Storages: TypeAlias = dict[int, torch.UntypedStorage]  # by address
 
@@ -49,6 +50,31 @@ def saved_storages(
 def activation_storages(activation: Any) -> Storages:
     """Return the storages of the tensors of an activation, by address."""
     return {storage_address(each): each.untyped_storage() for each in tensors_of(activation)}
+
+
+def noted_storages(layer: nn.Module, received: Any, output: Any) -> Storages:
+    """Return the storages of the gradients that a layer's I notes for its W, by address.
+
+    Parameters
+    ----------
+    received, output
+        What the layer has got, leaves, and what it has made of it.
+
+    Examples
+    --------
+    >>> layer, sample = nn.Linear(8, 16), torch.zeros(2, 8, requires_grad=True)
+    >>> noted = noted_storages(layer, sample, layer(sample).relu())
+    >>> [storage.nbytes() for storage in noted.values()]
+    [128]
+    """
+    outputs = needing_grad(output)
+    if not outputs:
+        return {}
+    edges, gradients = map(get_gradient_edge, outputs), map(torch.ones_like, outputs)
+    trained = needing_grad(list(layer.parameters()))
+    _, parts = input_gradient([*edges], [*gradients], needing_grad(received), trained)
+    noted = (gradient for part in parts for gradient in part.gradients)
+    return {storage_address(gradient): gradient.untyped_storage() for gradient in noted}
 
 
 def storages_of(layers: Iterable[nn.Module]) -> set[int]:

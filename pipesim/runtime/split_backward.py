@@ -8,6 +8,9 @@ I goes all the way back and notes what gradient B and C get. W starts again at B
 what was noted, and goes only to their own parameters: it does not go back through the stage a
 second time. Where a parameter is used at several places, W does go back from the output, for that
 parameter alone.
+
+Autograd lets go of a graph only from its end: what is saved between C and the output is free when
+nobody holds the output any more, what is saved before C stays until W, whether W needs it or not.
 """
 
 from collections import Counter
@@ -28,16 +31,19 @@ class WeightPart(NamedTuple):
 
 
 def input_gradient(
-    output: GradientEdge, gradient: Tensor, activation: Tensor, parameters: Iterable[Tensor]
-) -> tuple[Tensor | None, list[WeightPart]]:
-    """Return the gradient of a stage's input, and what W has to go on with.
+    outputs: Sequence[GradientEdge],
+    gradients: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    parameters: Iterable[Tensor],
+) -> tuple[Sequence[Tensor | None], list[WeightPart]]:
+    """Return the gradients of a stage's inputs, and what W has to go on with.
 
     Parameters
     ----------
-    output, gradient
-        Where the stage's graph ends, and the gradient there. The graph is kept.
-    activation
-        The stage's input, a leaf of the graph.
+    outputs, gradients
+        Where the stage's graph ends, and the gradients there. The graph is kept.
+    inputs
+        Leaves of the graph that want a gradient. If there are none, all is left to W.
     parameters
         Those whose gradients W will want.
 
@@ -45,21 +51,21 @@ def input_gradient(
     --------
     >>> x, w = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
     >>> output = torch.autograd.graph.get_gradient_edge(x * w)
-    >>> of_input, parts = input_gradient(output, torch.tensor(10.0), x, [w])
-    >>> of_input, weight_gradients(parts)
-    (tensor(30.), [(tensor(3., requires_grad=True), tensor(20.))])
+    >>> of_inputs, parts = input_gradient([output], [torch.tensor(10.0)], [x], [w])
+    >>> of_inputs, weight_gradients(parts)
+    ((tensor(30.),), [(tensor(3., requires_grad=True), tensor(20.))])
     """
-    places, shared = places_of_use(output.node, activation, parameters)
+    places, shared = places_of_use([output.node for output in outputs], inputs, parameters)
     noted: dict[int, Any] = {}
     handles = [
         node.register_prehook(lambda gradients, place=place: noted.update({place: gradients}))
         for place, (node, _) in enumerate(places)
     ]
     try:
-        of_input = None
-        if activation.requires_grad:
-            (of_input,) = torch.autograd.grad(
-                output, [activation], gradient, retain_graph=True, allow_unused=True
+        of_inputs: Sequence[Tensor | None] = ()
+        if inputs:
+            of_inputs = torch.autograd.grad(
+                outputs, inputs, gradients, retain_graph=True, allow_unused=True
             )
     finally:
         for handle in handles:
@@ -70,12 +76,12 @@ def input_gradient(
             [each for _, each in present],
             places[place][1],
         )
-        for place, gradients in noted.items()
-        if (present := [(n, each) for n, each in enumerate(gradients) if each is not None])
+        for place, received in noted.items()
+        if (present := [(n, each) for n, each in enumerate(received) if each is not None])
     ]
     if shared:
-        parts.append(WeightPart([output], [gradient], shared))
-    return of_input, parts
+        parts.append(WeightPart(outputs, gradients, shared))
+    return of_inputs, parts
 
 
 def weight_gradients(parts: Iterable[WeightPart]) -> list[tuple[Tensor, Tensor]]:
@@ -94,38 +100,40 @@ def weight_gradients(parts: Iterable[WeightPart]) -> list[tuple[Tensor, Tensor]]
 
 
 def places_of_use(
-    root: Node, activation: Tensor, parameters: Iterable[Tensor]
+    roots: Sequence[Node], inputs: Sequence[Tensor], parameters: Iterable[Tensor]
 ) -> tuple[list[tuple[Node, list[Tensor]]], list[Tensor]]:
-    """Return the nodes on the way to the input that parameters hang on, each with its own.
+    """Return the nodes on the way to the inputs that parameters hang on, each with its own.
 
-    And the other parameters: those that hang on several nodes, or all if no way leads to the input.
+    And the other parameters: those that hang on several nodes, or on a root from which no way
+    leads to an input.
     """
     wanted = {id(parameter): parameter for parameter in parameters}
+    goals = {id(tensor) for tensor in inputs}
     on_the_way: dict[Node, None] = {}  # a set, in a fixed order
     hanging: dict[Node, set[int]] = {}  # on a node: parameters that it reaches off the way
-    for node in _inputs_first(root):
-        leaf = getattr(node, "variable", None)
+    for node in _inputs_first(roots):
+        leaf = id(getattr(node, "variable", None))
         below = [child for child, _ in node.next_functions if child is not None]
-        if leaf is activation or any(child in on_the_way for child in below):
+        if leaf in goals or any(child in on_the_way for child in below):
             on_the_way[node] = None
-        reached = {id(leaf)} & wanted.keys()
+        reached = {leaf} & wanted.keys()
         hanging[node] = reached.union(*(hanging[c] for c in below if c not in on_the_way))
-    if root not in on_the_way:
-        return [], list(wanted.values())
     uses = Counter(number for node in on_the_way for number in hanging[node])
+    elsewhere = set[int]().union(*(hanging[root] for root in roots if root not in on_the_way))
     places = []
     for node in on_the_way:
-        own = [each for number, each in wanted.items() if number in hanging[node]]
-        if once := [each for each in own if uses[id(each)] == 1]:
+        own = hanging[node] - elsewhere
+        if once := [each for number, each in wanted.items() if number in own and uses[number] == 1]:
             places.append((node, once))
-    return places, [each for number, each in wanted.items() if uses[number] > 1]
+    shared = [each for n, each in wanted.items() if uses[n] > 1 or n in elsewhere]
+    return places, shared
 
 
-def _inputs_first(root: Node) -> list[Node]:
+def _inputs_first(roots: Iterable[Node]) -> list[Node]:
     """Return the nodes of a graph, each after those that its backward goes on to."""
     found: dict[Node, None] = {}
     entered: set[Node | None] = {None}  # None: an edge that leads nowhere
-    to_do = [root]
+    to_do = [*roots]
     while to_do:
         node = to_do[-1]
         if node in entered:

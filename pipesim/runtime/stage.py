@@ -1,12 +1,15 @@
 """A model's layers in order, and the stages that they are split into."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from operator import index
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+IN_PLACE = "a leaf Variable that requires grad is being used in an in-place operation"
 
 
 class PipelineStage(nn.Module):
@@ -56,10 +59,38 @@ class PipelineStage(nn.Module):
         return self.run_layers(activation)
 
     def run_layers(self, activation: Any) -> Any:
-        """Return the same, and keep all that a backward needs, whether it recomputes or not."""
-        for layer in self.layers:
-            activation = layer(activation)
+        """Return the same, and keep all that a backward needs, whether it recomputes or not.
+
+        What a layer raises gets a note of which layer it was.
+        """
+        for name, layer in zip(self.names, self.layers, strict=True):
+            try:
+                activation = layer(activation)
+            except Exception as error:
+                error.add_note(f"in layer {name} ({type(layer).__name__})")
+                raise
         return activation
+
+
+@contextmanager
+def explained(number: int, activation: Tensor) -> Iterator[None]:
+    """Say more than torch does where a stage changes in place the activation that it takes.
+
+    Raises
+    ------
+    RuntimeError
+        Instead of torch's, with the stage's number, its layer if known, and what to do.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if IN_PLACE not in str(error) or not activation.requires_grad:
+            raise
+        where = ", ".join([f"stage {number}", *getattr(error, "__notes__", ())])
+        raise RuntimeError(
+            f"{where}: an in-place operation on the input of the stage (or on a parameter), whose "
+            "gradient is wanted: give inplace=False, or put the layer into the stage before"
+        ) from error
 
 
 def model_layers(
@@ -102,6 +133,22 @@ def model_layers(
             "names=['embedding', 'blocks.0', ...]"
         )
     return [(str(number), layer) for number, layer in enumerate(model)]
+
+
+def check_gradients_can_be(name: str, module: nn.Module) -> None:
+    """Check that autograd can work with what a module holds, whatever the mode is now.
+
+    Raises
+    ------
+    ValueError
+        If a parameter or a buffer was made in inference mode.
+    """
+    for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_inference():
+            raise ValueError(
+                f"{name}: {key} was made under torch.inference_mode(), so that nothing behind it "
+                "can have a gradient: make or load the model outside of it"
+            )
 
 
 def split_model(

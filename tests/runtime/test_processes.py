@@ -3,8 +3,12 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,13 +98,14 @@ def test_overhead_and_latency_are_fitted_on_it(measured):
     assert fit.latency_ms >= 0
 
 
-def test_modules_that_compute_and_nothing_is_left():
+def test_modules_that_compute_in_a_thread_and_nothing_is_left():
     before = listening_sockets()
     batch = torch.zeros(4, 8)
     modules = [torch.nn.Linear(8, 8) for _ in range(2)]
     step = real_step(modules, "Schedule1F1B", batch, batch, torch.nn.MSELoss(), microbatches=2)
     cores = sorted(os.sched_getaffinity(0))[:1] * 2 if hasattr(os, "sched_getaffinity") else None
-    (found,) = measure_steps([step], repeats=1, cores=cores)
+    with ThreadPoolExecutor(1) as threads:
+        (found,) = threads.submit(measure_steps, [step], repeats=1, cores=cores).result()
     assert found.makespan > 0
     assert found.pipelines()[0].ranks == 2
     assert multiprocessing.active_children() == []
@@ -160,21 +165,75 @@ def test_what_takes_too_long_is_ended(tmp_path, monkeypatch):
     check_all_gone(tmp_path)
 
 
-def test_ctrl_c_ends_them_all(tmp_path):
+class Stopped(Exception):
+    """What a handler of one's own makes of a signal."""
+
+
+def stop(number, frame):
+    raise Stopped
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "error"),
+    [
+        # Started in the background of a shell, this process would not listen to Ctrl-C.
+        (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+        (signal.SIGTERM, stop, Stopped),
+    ],
+    ids=["ctrl-c", "a handler of one's own"],
+)
+def test_a_signal_ends_them_all(tmp_path, number, handler, error):
     def interrupt():
         while not list(tmp_path.iterdir()):
             time.sleep(0.05)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident, number)
 
-    # Started in the background of a shell, this process would not listen to Ctrl-C.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(number, handler)
     try:
         threading.Thread(target=interrupt, daemon=True).start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(error):
             measure_steps([faulty_step(tmp_path, "hang")])
+        assert signal.getsignal(number) is handler
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     check_all_gone(tmp_path)
+
+
+HANGING = """
+import pathlib, sys
+from pipesim.runtime import measure_steps
+from tests.runtime.test_processes import faulty_step
+measure_steps([faulty_step(pathlib.Path(sys.argv[1]), "hang")])
+"""
+
+
+def test_sigterm_ends_them_all(tmp_path):
+    pids, temporary = tmp_path / "pids", tmp_path / "temporary"
+    pids.mkdir()
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING, str(pids)],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+    try:
+        limit = time.monotonic() + 60
+        while not list(pids.iterdir()) and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert list(pids.iterdir())
+        assert len(list(temporary.glob("pipesim-*"))) == 1
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+    check_all_gone(pids)
+    assert list(temporary.glob("pipesim-*")) == []
+
+
+def test_sigterm_is_put_back(measured):
+    assert measured
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(

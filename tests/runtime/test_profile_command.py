@@ -11,6 +11,9 @@ import pipesim as ps  # noqa: E402
 from pipesim.cli import main  # noqa: E402
 
 MODEL = """
+import argparse
+import collections
+import sys
 import torch
 from torch import nn
 
@@ -37,6 +40,33 @@ def lazy():
 
 def single():
     return nn.Linear(8, 8)
+
+def one():
+    return (nn.Linear(8, 8),)
+
+def two():
+    return nn.Linear(8, 8), nn.ReLU()
+
+def three():
+    return nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)
+
+def queue():
+    return collections.deque(three())
+
+def two_with_sample():
+    return two(), torch.zeros(3, 8)
+
+def three_things():
+    return nn.Linear(8, 8), torch.zeros(3, 8), torch.zeros(3, 8)
+
+def parsing():
+    return argparse.ArgumentParser().parse_args(["--unknown"])  # parsed here
+
+def stopping():
+    sys.exit("no weights")
+
+def interrupted():
+    raise KeyboardInterrupt
 """
 QUICK = ["--repeats", "2"]
 TOKENS = ["--input", "4x5", "--dtype", "int64"]
@@ -47,10 +77,11 @@ def folder(tmp_path, monkeypatch):
     """Make a folder with a module in it the current one, and forget the module afterwards."""
     (tmp_path / "some_model.py").write_text(MODEL)
     (tmp_path / "incomplete.py").write_text("import no_such_library\n")
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
-    for name in ("some_model", "incomplete"):
+    for name in ("some_model", "incomplete", "leaving"):
         sys.modules.pop(name, None)
 
 
@@ -95,6 +126,40 @@ def test_a_function_may_give_the_micro_batch_and_a_name_may_be_a_model(capsys):
 
 
 @pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("one", ["Linear"]),
+        ("two", ["Linear", "ReLU"]),
+        ("three", ["Linear", "ReLU", "Linear"]),
+        ("queue", ["Linear", "ReLU", "Linear"]),
+    ],
+)
+def test_modules_in_a_row_are_layers_however_many(name, kinds, capsys):
+    assert main(["profile", f"some_model:{name}", "--input", "3x8", *QUICK, "--json"]) == 0
+    assert [row["kind"] for row in json.loads(capsys.readouterr().out)["layers"]] == kinds
+    assert main(["profile", f"some_model:{name}", *QUICK]) == 2
+    assert "gives no micro-batch with the model" in capsys.readouterr().err
+
+
+def test_modules_in_a_row_may_come_with_a_micro_batch(capsys):
+    assert main(["profile", "some_model:two_with_sample", *QUICK, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["kind"] for row in found["layers"]] == ["Linear", "ReLU"]
+    assert "micro-batch 3x8 float32" in found["source"]
+
+
+def test_a_line_of_the_module_is_named_even_where_a_library_leaves(folder, capsys):
+    line = MODEL[: MODEL.index("# parsed here")].count("\n") + 1
+    assert main(["profile", "some_model:parsing"]) == 2
+    assert f"SystemExit: 2 ({folder / 'some_model.py'}, line {line})" in capsys.readouterr().err
+
+
+def test_ctrl_c_in_the_module_is_an_interruption(capsys):
+    assert main(["profile", "some_model:interrupted"]) == 130
+    assert capsys.readouterr().err == "pipesim: interrupted\n"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["some_model:build"], "gives no micro-batch with the model: give a shape such as --input"),
@@ -126,7 +191,10 @@ def test_a_function_may_give_the_micro_batch_and_a_name_may_be_a_model(capsys):
         (["some_model:buidl"], "has no function 'buidl'; it has build, build_with_sample, ready"),
         (["some_model:number"], "has no function 'number'"),
         (["some_model:broken"], "KeyError: 'layers'"),
+        (["some_model:stopping"], "SystemExit: no weights"),
+        (["leaving:build"], "SystemExit: 0"),
         (["some_model:nothing"], "gives a NoneType, not a module or a list of them"),
+        (["some_model:three_things"], "gives a tuple, not a module or a list of them, alone or in"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_way_out(folder, arguments, message, capsys):

@@ -240,6 +240,25 @@ def test_activations_may_be_tuples():
     assert found.output_bytes == tuple(n * ROWS * WIDTH * FLOAT for n in (1, 2, 1))
     assert found.stash_bytes[2] == 2 * ROWS * WIDTH * FLOAT
     assert found.input_grad_ms[2] > 0
+    assert found.wgrad_stash_bytes == (2 * ROWS * WIDTH * FLOAT, 0, 0)  # the input, one gradient
+
+
+def test_weights_behind_several_outputs():
+    class Weighed(nn.Module):
+        """Puts out what its input goes into, and what only its weights do."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight, self.other = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x + self.weight, 2 * self.other, x > 0
+
+    sample = torch.randn(ROWS, WIDTH, requires_grad=True)
+    found = profile(Weighed(), sample=sample)
+    assert found.stash_bytes == (0,)
+    # Behind the second output W has to start at the outputs: it needs the gradients of both.
+    assert found.wgrad_stash_bytes == ((ROWS * WIDTH + 3) * FLOAT,)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +286,82 @@ def kept_by(stage, activation):
     taken = activation.detach().clone().requires_grad_(activation.requires_grad)
     output, saved = saved_storages(stage, taken, excluded=storages_of([stage]))
     return sum(storage.nbytes() for storage in saved.values()), output
+
+
+def test_the_loss_is_the_last_layer_counted_by_hand():
+    layers = nn.Linear(WIDTH, HIDDEN), nn.ReLU()
+    targets = torch.randint(HIDDEN, (100 * ROWS,))[:ROWS]
+    found = profile(*layers, loss_fn=nn.functional.cross_entropy, targets=targets)
+    assert found.names == ("0", "1", "loss")
+    assert found.labels["kind"] == ("Linear", "ReLU", "cross_entropy")
+    # Kept are the logarithms of the probabilities, their targets, and the sum of the weights.
+    assert found.stash_bytes[2] == ROWS * HIDDEN * FLOAT + ROWS * targets.itemsize + FLOAT
+    assert found.output_bytes[2] == FLOAT
+    assert found.param_bytes[2] == found.weight_grad_ms[2] == 0
+    assert found.forward_ms[2] > 0
+    assert found.input_grad_ms[2] > 0
+    without = profile(*layers)
+    assert found.stash_bytes[:2] == without.stash_bytes
+    assert without.names == ("0", "1")
+
+
+def test_a_loss_may_be_a_module_or_do_without_targets(monkeypatch):
+    wide = torch.zeros(ROWS, HIDDEN)
+    found = profile(nn.Linear(WIDTH, HIDDEN), loss_fn=nn.MSELoss(), targets=wide)
+    assert found.labels["kind"][-1] == "MSELoss"
+    clock = ManualClock()
+    clock.install(monkeypatch)
+
+    def square(output):
+        clock.now += 7
+        return output.square().mean().reshape(1)
+
+    found = profile(nn.Linear(WIDTH, HIDDEN), loss_fn=square)
+    assert found.labels["kind"][-1] == "square"
+    assert found.forward_ms == (0, 7)
+
+
+def test_wrong_losses_are_refused():
+    layer, targets = nn.Linear(WIDTH, HIDDEN), torch.zeros(ROWS, HIDDEN)
+    with pytest.raises(ValueError, match="targets without a loss: give loss_fn, too"):
+        profile(layer, targets=targets)
+    with pytest.raises(TypeError, match=r"loss_fn gives a tensor \(4, 16\): give a tensor with a"):
+        profile(layer, loss_fn=nn.MSELoss(reduction="none"), targets=targets)
+    with pytest.raises(TypeError, match="loss_fn gives a float"):
+        profile(layer, loss_fn=lambda output: output.sum().item())
+    with pytest.raises(
+        ValueError, match=r"layer 1 \(loss, mse_loss\) does not take 4x16 float32: "
+    ):
+        profile(layer, loss_fn=nn.functional.mse_loss, targets=targets[:, :3])
+    with pytest.raises(ValueError, match="the model has no layers"):
+        profile(loss_fn=torch.sum)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_are_measured_in_any_mode(mode):
+    layers = nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Linear(HIDDEN, 2)
+    with mode():
+        sample, targets = torch.randn(ROWS, WIDTH).requires_grad_(), torch.zeros(ROWS, 2)
+        found = profile(*layers, sample=sample, loss_fn=nn.functional.mse_loss, targets=targets)
+        assert not torch.is_grad_enabled()
+        assert torch.is_inference_mode_enabled() == (mode is torch.inference_mode)
+    assert min(found.input_grad_ms) > 0
+    assert min(found.weight_grad_ms[:3]) > 0
+    assert (
+        found.stash_bytes
+        == profile(*layers, loss_fn=nn.functional.mse_loss, targets=targets.clone()).stash_bytes
+    )
+
+
+def test_a_model_made_in_inference_mode_is_refused():
+    with torch.inference_mode():
+        layer, norm = nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN, affine=False)
+    with pytest.raises(ValueError, match=r"layer 1 \(1, Linear\): weight was made under torch.inf"):
+        profile(nn.Tanh(), layer)
+    with pytest.raises(
+        ValueError, match=r"\(0, BatchNorm1d\): running_mean was made under .* outs"
+    ):
+        profile(norm)
 
 
 @pytest.mark.parametrize("counts", [[2, 2, 3], [1, 3, 3], [7], [4, 3], [3, 2, 1, 1]])
@@ -334,3 +429,8 @@ def test_the_file_is_what_was_measured_and_what_split_and_run_take(tmp_path, cap
         assert main([command, str(tmp_path / "model.toml")]) == 0
     assert main(["run", str(tmp_path / "model.toml"), "--schedule", "zb_h1"]) == 0
     assert "2 stages" in capsys.readouterr().out
+    both = 2 * ROWS * (WIDTH + HIDDEN) * FLOAT  # inputs of Linears, and gradients of their outputs
+    assert sum(found.wgrad_stash_bytes) == both + ROWS * HIDDEN * FLOAT  # and the input of GELU
+    pipe = ps.read_layers(tmp_path / "layers.csv").split([2, 2])
+    frees = sum(found.stash_bytes) - sum(found.wgrad_stash_bytes)
+    assert sum(stage.input_grad_frees_bytes for stage in pipe.stages) == frees

@@ -1,0 +1,51 @@
+"""The loss of a micro-batch: that it is a single number; and as the last layer of a profile."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class LossLayer(nn.Module):
+    """A loss as a layer: it takes what the model puts out, and has the targets.
+
+    Parameters
+    ----------
+    loss_fn
+        (output, targets) -> loss, or (output) -> loss if there are no targets.
+    targets
+        Of one micro-batch, or None. They are no buffer: what autograd keeps of them counts.
+
+    Examples
+    --------
+    >>> import torch
+    >>> loss = LossLayer(nn.functional.mse_loss, torch.zeros(2, 8))
+    >>> loss(torch.ones(2, 8)), loss.kind
+    (tensor(1.), 'mse_loss')
+    """
+
+    def __init__(self, loss_fn: Callable[..., Tensor], targets: Any) -> None:
+        super().__init__()
+        self.loss_fn = loss_fn
+        self.arguments = () if targets is None else (targets,)
+        self.kind = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+
+    def forward(self, output: Any) -> Tensor:
+        """Return the loss."""
+        return self.loss_fn(output, *self.arguments)
+
+
+def single(loss: Any) -> Tensor:
+    """Return a loss as a tensor without dimensions.
+
+    Raises
+    ------
+    TypeError
+        If it is anything but a tensor with a single number.
+    """
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss.reshape(())
+    found = (
+        f"a tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    )
+    raise TypeError(f"loss_fn gives {found}: give a tensor with a single number, mean or sum")
