@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from pipesim.cli.assignments import assignment
-from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json, write_gantt
+from pipesim.cli.outputs import ProgressBar, check_output, read_window, tell, to_json, write_gantt
 from pipesim.cli.parser import RUN_FLAGS
 from pipesim.config import (
     Config,
@@ -16,7 +16,7 @@ from pipesim.config import (
     simulate_config,
     simulate_step_config,
 )
-from pipesim.io.files import FIGURE_ENDINGS, SCHEDULE_ENDING, TABLE_ENDINGS, is_schedule_file
+from pipesim.io.files import GANTT_ENDINGS, SCHEDULE_ENDING, TABLE_ENDINGS, is_schedule_file
 from pipesim.io.table_file import write_table
 from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report, sensitivity_text, step_text
@@ -33,7 +33,8 @@ def run(arguments: Namespace) -> None:
         raise ValueError("--text and --json: give one of them")
     if arguments.critical_path and not arguments.gantt:
         raise ValueError("--critical-path is drawn on the Gantt chart: give --gantt FILE, too")
-    check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
+    check_output("--gantt", arguments.gantt, GANTT_ENDINGS)
+    window = read_window(arguments.window, arguments.gantt)
     check_output("--trace", arguments.trace, TABLE_ENDINGS)
     check_output("--export-schedule", arguments.export_schedule, (SCHEDULE_ENDING,))
     flags = {key: vars(arguments)[key] for key, _, _ in RUN_FLAGS.values()}
@@ -70,7 +71,7 @@ def run(arguments: Namespace) -> None:
                 text += f"\n{sensitivity_text(result)}"
     # Files first: whoever reads the screen through a pipe may be gone before its end.
     if arguments.gantt:
-        write_gantt(whole, arguments.gantt, critical_path=arguments.critical_path)
+        write_gantt(whole, arguments.gantt, critical_path=arguments.critical_path, window=window)
     if arguments.trace:
         write_table(whole.trace, arguments.trace)
         tell(arguments.trace)

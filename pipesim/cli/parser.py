@@ -89,7 +89,12 @@ def _add_run(commands: Commands) -> None:
     )
     _set_flag(run)
     _memory_flag(run)
-    run.add_argument("--gantt", metavar="FILE", help="write the Gantt chart: .png, .svg or .pdf")
+    run.add_argument(
+        "--gantt",
+        metavar="FILE",
+        help="write the Gantt chart: .png, .svg, .pdf, or .html to zoom into and hover over",
+    )
+    _window_flag(run)
     run.add_argument(
         "--critical-path", action="store_true", help="outline the critical path on the Gantt chart"
     )
@@ -124,9 +129,21 @@ def _add_compare(commands: Commands) -> None:
     _set_flag(compare)
     _memory_flag(compare)
     compare.add_argument(
-        "--gantt", metavar="FILE", help="write the Gantt charts under each other: .png, .svg, .pdf"
+        "--gantt",
+        metavar="FILE",
+        help="write the Gantt charts under each other: .png, .svg, .pdf or .html",
     )
+    _window_flag(compare)
     _json_flag(compare)
+
+
+def _window_flag(command: ArgumentParser) -> None:
+    command.add_argument(
+        "--window",
+        metavar="BEGIN:END",
+        help="the part of the run that an .html chart shows, in ms; default: all, or as much as a "
+        "browser takes",
+    )
 
 
 def _add_lower(commands: Commands) -> None:

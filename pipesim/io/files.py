@@ -4,12 +4,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeGuard
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+PAGE_ENDING = ".html"
+GANTT_ENDINGS = (*FIGURE_ENDINGS, PAGE_ENDING)
 TABLE_ENDINGS = (".csv", ".parquet")
 SCHEDULE_ENDING = ".csv"
+LIBRARIES = {".parquet": ("pyarrow", "parquet"), PAGE_ENDING: ("bokeh", "html")}  # module, extra
 
 
 def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
@@ -23,6 +27,19 @@ def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
     if isinstance(schedule, str):
         return schedule.lower().endswith(SCHEDULE_ENDING)
     return isinstance(schedule, os.PathLike)
+
+
+def check_library(name: str) -> None:
+    """Check that what writes a file of this name, however it is called, is installed.
+
+    Raises
+    ------
+    ValueError
+        If it is not: it says which extra to install.
+    """
+    for ending, (module, extra) in LIBRARIES.items():
+        if name.lower().endswith(ending) and find_spec(module) is None:
+            raise ValueError(f"{name}: needs {module}; pip install 'pipesim[{extra}]'")
 
 
 @contextmanager

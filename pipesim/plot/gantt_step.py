@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.arrays import BoolArray, FloatArray, IntArray
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR
 from pipesim.step import Step
 from pipesim.text_table import count_text
@@ -45,6 +45,10 @@ class EndBoxes(NamedTuple):
     end: FloatArray
     height: FloatArray
 
+    def where(self, chosen: BoolArray) -> "EndBoxes":
+        """Return some of them."""
+        return EndBoxes(*(column[chosen] for column in self))  # type: ignore[arg-type]
+
 
 def end_trace(step: Step) -> "pd.DataFrame":
     """Return the rows of a step's trace that are its end."""
@@ -56,7 +60,8 @@ def end_boxes(step: Step) -> dict[str, EndBoxes]:
 
     A strip where the rank still computes beside it, a bar of full height from there on.
     """
-    trace, found = end_trace(step), {}
+    trace = end_trace(step)
+    found: dict[str, EndBoxes] = {}
     for kind in END_STYLES:
         own = trace[(trace.kind == kind) & (trace.end > trace.start)]
         if own.empty:
@@ -72,8 +77,7 @@ def end_boxes(step: Step) -> dict[str, EndBoxes]:
             np.concatenate([turn, end]),
             height,
         )
-        wide = both.end > both.start
-        found[kind] = EndBoxes(*(column[wide] for column in both))
+        found[kind] = both.where(both.end > both.start)
     return found
 
 
@@ -98,10 +102,10 @@ def draw_ends(ax: Axes, step: Step, tops: Sequence[float], bar: float) -> list[P
         face, hatch, words = END_STYLES[kind]
         foot = np.asarray(tops)[boxes.replica] + boxes.rank + bar / 2
         left, right, up = boxes.start, boxes.end, bar * boxes.height
-        corners = [(left, 0.0), (left, up), (right, up), (right, 0.0)]
+        corners = [(left, foot), (left, foot - up), (right, foot - up), (right, foot)]
         ax.add_collection(
             PolyCollection(
-                list(np.stack([np.stack([x, foot - y], axis=-1) for x, y in corners], axis=1)),
+                list(np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)),
                 facecolors=face,
                 edgecolors=END_EDGE,
                 hatch=hatch,

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
-from importlib.util import find_spec
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from pipesim.io.files import replacing
+from pipesim.io.files import check_library, replacing
 from pipesim.plot.gantt_chart import run_title
 from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
-from pipesim.plot.html_data import MOST_BARS, choose_window
+from pipesim.plot.html_data import MOST_BARS, choose_window, picture_of
 from pipesim.plot.html_summary import summary_table
 from pipesim.run import Run
 from pipesim.step import Step
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
 
 MARGIN = 1.003  # of the time axis, so that lines stay inside
 NOTHING = "nothing"
-
-
-def check_bokeh(name: str) -> None:
-    """Check that what makes a page is installed, for a file of this name.
-
-    Raises
-    ------
-    ValueError
-        If it is not.
-    """
-    if find_spec("bokeh") is None:
-        raise ValueError(f"{name}: needs Bokeh; pip install 'pipesim[html]'")
 
 
 def write_html(
@@ -64,7 +51,7 @@ def write_html(
     ValueError
         If Bokeh is not installed, or nothing of the run is in the window.
     """
-    check_bokeh(str(path))
+    check_library(str(path))
     from bokeh.embed import file_html
     from bokeh.resources import INLINE
 
@@ -99,7 +86,7 @@ def _page(
     last = begin + (MARGIN * (end - begin) or 1.0)
     time = Range1d(begin, last, bounds=(begin, last))
     charts = [
-        draw_chart(run, title, part, time, after)
+        draw_chart(picture_of(run, title, part, after), time)
         for run, title, part, after in zip(runs, titles, windows, ends, strict=True)
     ]
     notices = dict.fromkeys(each.notice for each in windows if each.notice)
@@ -124,10 +111,10 @@ def _picker(charts: Sequence["Chart"], runs: Sequence[Run]) -> "UIElement":
     parts = [{"bars": c.bars, "messages": c.messages, "sent": c.sent} for c in charts]
     pick = CustomJS(args={"charts": parts}, code="pipesim.pick(charts, cb_obj.value)")
     select.js_on_change("value", pick)
-    for bar in (bar for chart in charts for bar in chart.bars):
-        arguments = {"charts": parts, "source": bar.data_source, "select": select}
-        tapped = CustomJS(args=arguments, code="pipesim.tapped(charts, source, select)")
-        bar.data_source.selected.js_on_change("indices", tapped)
+    for chart in charts:
+        find = "select.value = pipesim.find(bars, cb_obj.x, cb_obj.y)"
+        arguments = {"bars": chart.bars, "select": select}
+        chart.figure.js_on_event("tap", CustomJS(args=arguments, code=find))
     return select
 
 
@@ -152,10 +139,7 @@ def _ends_by_replica(step: Step) -> list[dict[str, EndBoxes]]:
     """Return what comes at the end of a step, for each replica by kind."""
     boxes = end_boxes(step)
     return [
-        {
-            kind: EndBoxes(*(column[of.replica == replica] for column in of))
-            for kind, of in boxes.items()
-        }
+        {kind: of.where(of.replica == replica) for kind, of in boxes.items()}
         for replica in range(len(step.runs))
     ]
 

@@ -15,14 +15,11 @@ from bokeh.models import (
     LegendItem,
     LinearAxis,
     Range1d,
-    TapTool,
 )
 from bokeh.plotting import figure
 
 from pipesim.plot.gantt_chart import BAR
-from pipesim.plot.gantt_legend import closed_form_makespan
-from pipesim.plot.gantt_step import EndBoxes
-from pipesim.plot.html_data import Columns, Window, bars, critical_ops, held, idle, transfers
+from pipesim.plot.html_data import CLOSED_FORM, LOWER_BOUND, Columns, Picture
 from pipesim.plot.style import (
     END_EDGE,
     END_STYLES,
@@ -32,7 +29,6 @@ from pipesim.plot.style import (
     KIND_WORDS,
     LABEL_COLOURS,
 )
-from pipesim.run import Run
 from pipesim.text_table import size_text
 
 if TYPE_CHECKING:
@@ -55,6 +51,7 @@ HATCHES = {
 }
 TIME = "{0,0.000} ms"  # a number format of tooltips
 LEGEND_COLUMNS = 6
+LIMIT_DASHES = {CLOSED_FORM: "dashed", LOWER_BOUND: "dotted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,46 +77,29 @@ class Chart:
     held: dict[str, figure]
 
 
-def draw_chart(
-    run: Run, title: str, window: Window, time: Range1d, ends: Mapping[str, EndBoxes] | None = None
-) -> Chart:
-    """Return the chart of a run.
-
-    Parameters
-    ----------
-    run, title
-        The run, and what stands above it.
-    window
-        The part of it that is drawn.
-    time
-        The time axis, which charts share.
-    ends
-        What comes after its ops, by kind.
-    """
-    ranks = run.schedule.ranks
-    fig = _new_figure(title, ranks, time)
-    _name_rows(fig, ranks, [f"{x:.0%} idle" for x in run.rank_times.bubble_fraction.tolist()])
-    causes: list[LegendItem] = []
-    legend: list[LegendItem] = []
-    _draw_idle(fig, run, window, causes)
-    drawn = _draw_bars(fig, run, window, legend)
-    _draw_ends(fig, ends or {}, causes)
-    legend += causes
+def draw_chart(picture: Picture, time: Range1d) -> Chart:
+    """Return the chart of a run, on a time axis that charts may share."""
+    rows = len(picture.shares)
+    fig = _new_figure(picture.title, rows, time)
+    _name_rows(fig, picture.shares)
+    idle = [_draw_idle(fig, cause, boxes) for cause, boxes in picture.idle.items()]
+    bars = {kind: _draw_bars(fig, kind, columns) for kind, columns in picture.bars.items()}
+    ends = [_draw_end(fig, kind, boxes) for kind, boxes in picture.ends.items()]
     sent = ColumnDataSource({name: [] for name in ("x0", "y0", "x1", "y1")})
     fig.segment(
         "x0", "y0", "x1", "y1", source=sent, line_color="black", line_width=1.5, name="transfers"
     )
-    _draw_limits(fig, run, legend)
-    _draw_path(fig, run, window, legend)
-    _add_labels(fig, drawn, [kind.name for kind in sorted(run.schedule.kinds)])
-    _add_legend(fig, legend)
-    curves = held(run, window)
+    limits = [_draw_limit(fig, rows, words, at) for words, at in picture.limits.items()]
+    path = _draw_path(fig, picture.path)
+    _add_labels(fig, bars)
+    kinds = [LegendItem(label=KIND_WORDS[kind], renderers=[bar]) for kind, bar in bars.items()]
+    _add_legend(fig, [*kinds, *idle, *ends, *limits, path])
     return Chart(
         figure=fig,
-        bars=drawn,
-        messages=ColumnDataSource(transfers(run, window)),
+        bars=list(bars.values()),
+        messages=ColumnDataSource(picture.messages),
         sent=sent,
-        held={unit: _draw_held(unit, ranks, time) for unit, ranks in curves.items()},
+        held={unit: _draw_held(unit, curves, time) for unit, curves in picture.held.items()},
     )
 
 
@@ -148,52 +128,41 @@ def _new_figure(title: str, rows: int, time: Range1d) -> figure:
     return fig
 
 
-def _name_rows(fig: figure, rows: int, at_the_right: Sequence[str]) -> None:
+def _name_rows(fig: figure, at_the_right: Sequence[str]) -> None:
     """Name the ranks at the left, and write a text for each at the right."""
-    fig.yaxis.ticker = FixedTicker(ticks=list(range(rows)))
-    fig.yaxis.major_label_overrides = {rank: f"rank {rank}" for rank in range(rows)}
-    right = LinearAxis(ticker=FixedTicker(ticks=list(range(rows))))
+    ranks = list(range(len(at_the_right)))
+    fig.yaxis.ticker = FixedTicker(ticks=ranks)
+    fig.yaxis.major_label_overrides = {rank: f"rank {rank}" for rank in ranks}
+    right = LinearAxis(ticker=FixedTicker(ticks=ranks))
     right.major_label_overrides = dict(enumerate(at_the_right))
     fig.add_layout(right, "right")
     for axis in fig.yaxis:
         axis.axis_line_color = axis.major_tick_line_color = axis.minor_tick_line_color = None
 
 
-def _draw_idle(fig: figure, run: Run, window: Window, legend: list[LegendItem]) -> None:
-    """Shade idle time, a renderer a cause."""
-    for cause, boxes in idle(run, window).items():
-        face, hatch, words = IDLE_STYLES[cause]
-        look = _look(face, hatch, HATCH_COLOUR) | {"line_color": None, "name": f"idle {cause}"}
-        stretch = fig.quad(**BOX, source=ColumnDataSource(boxes), **look)
-        told = [("idle", words), ("from", f"@left{TIME}"), ("to", f"@right{TIME}")]
-        fig.add_tools(HoverTool(renderers=[stretch], tooltips=told, visible=False))
-        legend.append(LegendItem(label=words, renderers=[stretch]))
+def _draw_idle(fig: figure, cause: str, boxes: Columns) -> LegendItem:
+    """Shade the idle stretches of one cause."""
+    face, hatch, words = IDLE_STYLES[cause]
+    look = _look(face, hatch, HATCH_COLOUR) | {"line_color": None, "name": f"idle {cause}"}
+    stretch = fig.quad(**BOX, source=ColumnDataSource(boxes), **look)
+    _tell(fig, stretch, ("idle", words))
+    return LegendItem(label=words, renderers=[stretch])
 
 
-def _draw_bars(
-    fig: figure, run: Run, window: Window, legend: list[LegendItem]
-) -> list["GlyphRenderer"]:
-    """Draw the ops, a renderer a kind."""
-    columns = bars(run, window)
-    drawn = []
-    for kind in sorted(run.schedule.kinds):
-        own = columns["kind"] == kind
-        source = ColumnDataSource({name: column[own] for name, column in columns.items()})
-        bar = fig.quad(
-            **BOX,
-            source=source,
-            name=f"bars {kind.name}",
-            fill_color="colour",
-            line_color="white",
-            line_width=0.5,
-            nonselection_fill_alpha=DIMMED,
-            nonselection_line_alpha=DIMMED,
-        )
-        fig.add_tools(_hover_of(bar, kind.name))
-        legend.append(LegendItem(label=KIND_WORDS[kind.name], renderers=[bar]))
-        drawn.append(bar)
-    fig.add_tools(TapTool(renderers=drawn, visible=False))
-    return drawn
+def _draw_bars(fig: figure, kind: str, columns: Columns) -> "GlyphRenderer":
+    """Draw the ops of one kind."""
+    bar = fig.quad(
+        **BOX,
+        source=ColumnDataSource(columns),
+        name=f"bars {kind}",
+        fill_color="colour",
+        line_color="white",
+        line_width=0.5,
+        nonselection_fill_alpha=DIMMED,
+        nonselection_line_alpha=DIMMED,
+    )
+    fig.add_tools(_hover_of(bar, kind))
+    return bar
 
 
 def _hover_of(bar: "GlyphRenderer", kind: str) -> HoverTool:
@@ -216,22 +185,19 @@ def _hover_of(bar: "GlyphRenderer", kind: str) -> HoverTool:
     )
 
 
-def _draw_ends(fig: figure, ends: Mapping[str, EndBoxes], legend: list[LegendItem]) -> None:
+def _draw_end(fig: figure, kind: str, boxes: Columns) -> LegendItem:
     """Draw what comes at the end of a step."""
-    for kind, boxes in ends.items():
-        face, hatch, words = END_STYLES[kind]
-        foot = (boxes.rank + BAR / 2).astype(np.float32)
-        columns = {
-            "left": boxes.start,
-            "right": boxes.end,
-            "bottom": foot,
-            "top": (foot - BAR * boxes.height).astype(np.float32),
-        }
-        source = ColumnDataSource(columns)
-        end = fig.quad(**BOX, source=source, **_look(face, hatch, END_EDGE), line_color=END_EDGE)
-        told = [("end of step", words), ("start", f"@left{TIME}"), ("end", f"@right{TIME}")]
-        fig.add_tools(HoverTool(renderers=[end], tooltips=told, visible=False))
-        legend.append(LegendItem(label=words, renderers=[end]))
+    face, hatch, words = END_STYLES[kind]
+    look = _look(face, hatch, END_EDGE) | {"line_color": END_EDGE, "name": f"end {kind}"}
+    end = fig.quad(**BOX, source=ColumnDataSource(boxes), **look)
+    _tell(fig, end, ("end of step", words))
+    return LegendItem(label=words, renderers=[end])
+
+
+def _tell(fig: figure, box: "GlyphRenderer", what: tuple[str, str]) -> None:
+    """Have a box say, when one hovers over it, what it is, and from when to when."""
+    told = [what, ("from", f"@left{TIME}"), ("to", f"@right{TIME}")]
+    fig.add_tools(HoverTool(renderers=[box], tooltips=told, visible=False))
 
 
 def _look(face: str, hatch: str | None, colour: str) -> dict[str, Any]:
@@ -247,27 +213,24 @@ def _look(face: str, hatch: str | None, colour: str) -> dict[str, Any]:
     }
 
 
-def _draw_limits(fig: figure, run: Run, legend: list[LegendItem]) -> None:
-    """Draw the makespans of equal stages by the closed form, and of the lower bound."""
-    ends = [-0.5, run.schedule.ranks - 0.5]
-    for words, time, dash in (
-        ("equal stages (closed form)", closed_form_makespan(run), "dashed"),
-        ("lower bound", run.lower_bound, "dotted"),
-    ):
-        if time is not None:
-            line = fig.line([time, time], ends, line_color="black", line_dash=dash, line_width=1.5)
-            legend.append(LegendItem(label=f"{words}: {time:.5g} ms", renderers=[line]))
+def _draw_limit(fig: figure, rows: int, words: str, time: float) -> LegendItem:
+    """Draw a line at a makespan that the run is measured against."""
+    source = ColumnDataSource({"x": [time, time], "y": [-0.5, rows - 0.5]})
+    dash = LIMIT_DASHES[words]
+    line = fig.line(
+        "x", "y", source=source, line_color="black", line_dash=dash, line_width=1.5, name=words
+    )
+    return LegendItem(label=f"{words}: {time:.5g} ms", renderers=[line])
 
 
-def _draw_path(fig: figure, run: Run, window: Window, legend: list[LegendItem]) -> None:
+def _draw_path(fig: figure, boxes: Columns) -> LegendItem:
     """Outline the ops on the critical path, at first hidden."""
-    source = ColumnDataSource(critical_ops(run, window))
     look = {"fill_color": None, "line_color": "black", "line_width": 2.0, "visible": False}
-    path = fig.quad(**BOX, source=source, name="critical path", **look)
-    legend.append(LegendItem(label="critical path", renderers=[path]))
+    path = fig.quad(**BOX, source=ColumnDataSource(boxes), name="critical path", **look)
+    return LegendItem(label="critical path", renderers=[path])
 
 
-def _add_labels(fig: figure, drawn: Sequence["GlyphRenderer"], kinds: Sequence[str]) -> None:
+def _add_labels(fig: figure, bars: Mapping[str, "GlyphRenderer"]) -> None:
     """Write the micro-batch into each bar that is wide enough, as far as one has zoomed."""
     labels = ColumnDataSource({"x": [], "y": [], "text": [], "colour": []})
     fig.text(
@@ -284,8 +247,8 @@ def _add_labels(fig: figure, drawn: Sequence["GlyphRenderer"], kinds: Sequence[s
     write = CustomJS(
         args={
             "figure": fig,
-            "bars": list(drawn),
-            "colours": [LABEL_COLOURS[kind] for kind in kinds],
+            "bars": list(bars.values()),
+            "colours": [LABEL_COLOURS[kind] for kind in bars],
             "labels": labels,
         },
         code="pipesim.label(figure, bars, colours, labels)",
@@ -294,9 +257,10 @@ def _add_labels(fig: figure, drawn: Sequence["GlyphRenderer"], kinds: Sequence[s
         fig.x_range.js_on_change(name, write)
     for name in ("inner_width", "inner_height"):
         fig.js_on_change(name, write)
-    for bar in drawn:
+    for bar in bars.values():
         bar.js_on_change("visible", write)
         bar.data_source.js_on_change("data", write)
+        bar.data_source.selected.js_on_change("indices", write)
 
 
 def _add_legend(fig: figure, items: list[LegendItem]) -> None:
@@ -321,7 +285,7 @@ def _draw_held(unit: str, curves: Sequence[Columns], time: Range1d) -> figure:
     words = "micro-batches in flight" if unit == "micro-batches" else "bytes held"
     fig = _new_figure(f"{words}; at the right the peak", len(curves), time)
     show = size_text if unit == "bytes" else "{:.0f}".format
-    _name_rows(fig, len(curves), [show(peak) for peak in peaks])
+    _name_rows(fig, [show(peak) for peak in peaks])
     foot = [np.full(len(curve["held"]) - 1, rank + BAR / 2) for rank, curve in enumerate(curves)]
     held_by = [curve["held"][:-1] for curve in curves]
     bottom, value = np.concatenate(foot), np.concatenate(held_by)
@@ -340,6 +304,5 @@ def _draw_held(unit: str, curves: Sequence[Columns], time: Range1d) -> figure:
         line_width=0.5,
         name=f"held {unit}",
     )
-    told = [("held", "@held{0,0}"), ("from", f"@left{TIME}"), ("to", f"@right{TIME}")]
-    fig.add_tools(HoverTool(renderers=[step], tooltips=told, visible=False))
+    _tell(fig, step, ("held", "@held{0,0}"))
     return fig

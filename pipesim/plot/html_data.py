@@ -4,6 +4,7 @@ Times are from the first start of the run [ms]. Texts are put together in the br
 page of many ops stays small.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,6 +18,8 @@ from pipesim.engine.event_graph import DURATION
 from pipesim.metrics import idle_spans, input_times, previous_ends
 from pipesim.ops import COMPUTE_KINDS
 from pipesim.plot.gantt_chart import BAR, lanes, shades
+from pipesim.plot.gantt_legend import closed_form_makespan
+from pipesim.plot.gantt_step import EndBoxes
 from pipesim.plot.style import KIND_COLOURS
 from pipesim.run import Run
 from pipesim.text_table import count_text
@@ -24,6 +27,7 @@ from pipesim.text_table import count_text
 Columns: TypeAlias = dict[str, Any]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 
+CLOSED_FORM, LOWER_BOUND = "equal stages (closed form)", "lower bound"
 MOST_BARS = 60_000  # in a page; a browser zooms through so many without waiting
 
 
@@ -65,44 +69,98 @@ def choose_window(run: Run, asked: tuple[float, float] | None, most: int = MOST_
     return Window(begin, end, notice)
 
 
-def bars(run: Run, window: Window) -> Columns:
-    """Return the ops in a window: one row a bar.
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a chart draws of a run, as numbers and short texts.
 
-    Where it is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is told of it: `kind`
-    as a number, `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank was
-    idle before; and `source`, `source_rank`: stage and rank of the op that it waited for, -1
-    where it waited for none, or for none of another stage.
+    Parameters
+    ----------
+    title
+        What stands above it.
+    shares
+        A text a rank: how much of the time it is idle.
+    bars
+        Ops by kind: where each is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is
+        told of it: `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank
+        was idle before; `source` and `source_rank`, stage and rank of the op that it waited for,
+        -1 where it waited for none of another stage.
+    idle, ends
+        Idle stretches by cause, and what comes at the end of a step by kind, as boxes.
+    limits
+        Makespans [ms] of equal stages by the closed form, where one is known, and of the lower
+        bound, by their words.
+    messages
+        When and on which ranks messages leave and arrive: `x0`, `y0`, `x1`, `y1`, `microbatch`.
+    path
+        The ops on the critical path, as boxes.
+    held
+        What each rank holds over time, by unit: a table a rank, `time` and `held`.
     """
+
+    title: str
+    shares: list[str]
+    bars: dict[str, Columns]
+    idle: dict[str, Columns]
+    ends: dict[str, Columns]
+    limits: dict[str, float]
+    messages: Columns
+    path: Columns
+    held: dict[str, list[Columns]]
+
+
+def picture_of(
+    run: Run, title: str, window: Window, ends: Mapping[str, EndBoxes] | None = None
+) -> Picture:
+    """Return what a chart draws of the part of a run that is in a window."""
+    limits = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
+    return Picture(
+        title=title,
+        shares=[f"{share:.0%} idle" for share in run.rank_times.bubble_fraction.tolist()],
+        bars=_bars(run, window),
+        idle=_idle(run, window),
+        ends={kind: _end_boxes(boxes) for kind, boxes in (ends or {}).items()},
+        limits={words: time for words, time in limits.items() if time is not None},
+        messages=_messages(run, window),
+        path=_critical_ops(run, window),
+        held=_held(run, window),
+    )
+
+
+def _bars(run: Run, window: Window) -> dict[str, Columns]:
+    """Return the ops in a window by kind."""
     schedule = run.schedule
     start, end = _times(run)
-    chosen = _inside(start, end, window)
-    centre, height = (of[chosen] for of in lanes(run, 0.0))
+    inside = _inside(start, end, window)
+    centre, height = lanes(run, 0.0)
     idle_since = previous_ends(schedule, run.spans)
     idle_since[schedule.offsets[:-1]] = run.spans.start.min()
     waited = np.maximum(run.spans.start - idle_since, 0.0)
     producer = run.workload.producer
     remote = (producer >= 0) & (input_times(run.workload, run.spans) > idle_since) & (waited > 0)
     known = np.where(remote, producer, 0)
-    ready = np.maximum(run.spans.ready - run.spans.start.min(), 0.0)
-    return {
-        "left": start[chosen],
-        "right": end[chosen],
+    columns = {
+        "left": start,
+        "right": end,
         "bottom": (centre + height / 2).astype(np.float32),
         "top": (centre - height / 2).astype(np.float32),
-        "colour": _colours(run)[chosen],
-        "kind": schedule.kind[chosen].astype(np.int32),
-        "stage": schedule.stage[chosen],
-        "microbatch": schedule.microbatch[chosen],
-        "slice": schedule.slice[chosen],
-        "rank": schedule.rank[chosen],
-        "ready": ready[chosen],
-        "waited": waited[chosen],
-        "source": np.where(remote, schedule.stage[known], -1)[chosen].astype(np.int32),
-        "source_rank": np.where(remote, schedule.rank[known], -1)[chosen].astype(np.int32),
+        "colour": _colours(run),
+        "stage": schedule.stage,
+        "microbatch": schedule.microbatch,
+        "slice": schedule.slice,
+        "rank": schedule.rank,
+        "ready": np.maximum(run.spans.ready - run.spans.start.min(), 0.0),
+        "waited": waited,
+        "source": np.where(remote, schedule.stage[known], -1).astype(np.int32),
+        "source_rank": np.where(remote, schedule.rank[known], -1).astype(np.int32),
     }
+    found = {}
+    for kind in sorted(schedule.kinds):
+        own = np.flatnonzero(inside & (schedule.kind == kind))
+        found[kind.name] = {name: column[own] for name, column in columns.items()}
+    return found
 
 
-def idle(run: Run, window: Window) -> dict[str, Columns]:
+def _idle(run: Run, window: Window) -> dict[str, Columns]:
     """Return the idle stretches in a window by cause, those that there are."""
     begin = run.spans.start.min()
     found = {}
@@ -114,7 +172,7 @@ def idle(run: Run, window: Window) -> dict[str, Columns]:
     return found
 
 
-def transfers(run: Run, window: Window) -> Columns:
+def _messages(run: Run, window: Window) -> Columns:
     """Return the messages in a window: when and on which ranks they leave and arrive."""
     begin, target = run.spans.start.min(), run.program.target
     sent = np.flatnonzero((target >= 0) & ~np.isnan(run.spans.departure))
@@ -130,7 +188,7 @@ def transfers(run: Run, window: Window) -> Columns:
     }
 
 
-def critical_ops(run: Run, window: Window) -> Columns:
+def _critical_ops(run: Run, window: Window) -> Columns:
     """Return where the ops on the critical path stand: boxes as those of `bars`."""
     node, _, _ = critical_path(run.criticality)
     graph = run.criticality.graph
@@ -140,7 +198,7 @@ def critical_ops(run: Run, window: Window) -> Columns:
     return _boxes(run.schedule.rank[number], start[number], end[number])
 
 
-def held(run: Run, window: Window) -> dict[str, list[Columns]]:
+def _held(run: Run, window: Window) -> dict[str, list[Columns]]:
     """Return what each rank holds over time: "micro-batches" and, where there are any, "bytes".
 
     One table a rank, `time` and `held`, a row a change, from the window's begin to its end.
@@ -201,6 +259,16 @@ def _inside(start: FloatArray, end: FloatArray, window: Window) -> BoolArray:
         (end > window.begin) | (end == start) & (start >= window.begin)
     )
     return inside
+
+
+def _end_boxes(boxes: EndBoxes) -> Columns:
+    foot = (boxes.rank + BAR / 2).astype(np.float32)
+    return {
+        "left": boxes.start,
+        "right": boxes.end,
+        "bottom": foot,
+        "top": (foot - BAR * boxes.height).astype(np.float32),
+    }
 
 
 def _colours(run: Run) -> UInt8Array:

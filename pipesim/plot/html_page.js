@@ -19,7 +19,6 @@ const pipesim = {
 
   // Light up one micro-batch across the ranks of all charts; "all": none.
   pick(charts, choice) {
-    pipesim.picking = true;
     const microbatch = choice === "all" ? -1 : Number(choice);
     for (const { bars, messages, sent } of charts) {
       for (const { data_source: source } of bars) {
@@ -35,16 +34,18 @@ const pipesim = {
       });
       sent.data = columns;
     }
-    pipesim.picking = false;
   },
 
-  // A click on a bar picks its micro-batch, one beside them none.
-  tapped(charts, source, select) {
-    if (pipesim.picking) return;
-    const [row, ...more] = source.selected.indices;
-    const choice = row >= 0 && more.length === 0 ? String(source.data.microbatch[row]) : "all";
-    if (select.value === choice) pipesim.pick(charts, choice);
-    else select.value = choice;
+  // The micro-batch of the bar at a place, or "all" beside the bars.
+  find(bars, x, y) {
+    for (const { visible, data_source: { data } } of bars) {
+      if (!visible) continue;
+      for (let row = 0; row < data.left.length; row++) {
+        if (data.left[row] <= x && x <= data.right[row] && data.top[row] <= y && y <= data.bottom[row])
+          return String(data.microbatch[row]);
+      }
+    }
+    return "all";
   },
 
   // Show the figures of one of several units.
@@ -65,7 +66,10 @@ const pipesim = {
       bars.forEach((bar, number) => {
         if (!bar.visible) return;
         const { left, right, top, bottom, microbatch, slice } = bar.data_source.data;
-        for (let row = 0; row < left.length; row++) {
+        const picked = bar.data_source.selected.indices;
+        const rows = picked.length > 0 ? picked : left.keys();
+        for (const row of rows) {
+          if (row < 0) continue;
           if (right[row] <= start || left[row] >= end || columns.x.length >= pipesim.MOST_LABELS) continue;
           const text = String(microbatch[row]) + (slice[row] > 0 ? `.${slice[row]}` : "");
           if ((right[row] - left[row]) * wide < 6 * text.length + 4) continue;
