@@ -52,12 +52,12 @@ def write_gantt(
 ) -> None:
     """Write the Gantt chart of a run or a step, or those of several runs under each other.
 
-    A page has the critical path on a button; a picture only if it is asked for.
+    A page has the critical path in any case, to be shown or hidden.
     """
     from pipesim.plot import gantt, save, write_html
 
     if is_page(path):
-        write_html(runs, path, window=window)
+        write_html(runs, path, critical_path=critical_path, window=window)
     else:
         save(gantt(runs, critical_path=critical_path), path)
     tell(path)

@@ -1,15 +1,18 @@
 """A page with Gantt charts to zoom into, to hover over and to mail: one HTML file."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pipesim.io.files import check_library, replacing
 from pipesim.plot.gantt_chart import run_title
 from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
-from pipesim.plot.html_data import MOST_BARS, choose_window, picture_of
+from pipesim.plot.html_data import MOST_BARS, Picture, choose_window, picture_of
 from pipesim.plot.html_summary import summary_table
 from pipesim.run import Run
 from pipesim.step import Step
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from pipesim.plot.html_chart import Chart
 
+UUID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 MARGIN = 1.003  # of the time axis, so that lines stay inside
 NOTHING = "nothing"
 
@@ -27,6 +31,7 @@ def write_html(
     runs: Run | Step | Iterable[Run],
     path: str | PathLike[str],
     *,
+    critical_path: bool = False,
     window: tuple[float, float] | None = None,
 ) -> None:
     """Write a page with the Gantt chart of one run, or of several on one time axis.
@@ -42,6 +47,8 @@ def write_html(
         One run, several, or a step with its replicas.
     path
         The file.
+    critical_path
+        Whether the critical path is outlined at first; a click on the legend changes that.
     window
         Begin and end of the part that is shown [ms]; by default all, or as much from the begin
         on as a browser can take, and the page says so.
@@ -56,58 +63,69 @@ def write_html(
     from bokeh.resources import INLINE
 
     step = runs if isinstance(runs, Step) else None
-    runs = list(runs.runs) if isinstance(runs, Step) else runs
+    if isinstance(runs, Step):
+        runs = runs.runs
     runs = [runs] if isinstance(runs, Run) else list(runs)
-    titles = step_titles(step) if step is not None else [run_title(run) for run in runs]
-    ends = [{} for _ in runs] if step is None else _ends_by_replica(step)
-    page = _page(runs, titles, ends, window, None if step is None else step.step_ms)
+    pictures, notices = _pictures(runs, step, window)
+    slowest = [] if step is None else [step.runs[step.slowest_replica]]
+    table = summary_table(slowest or runs, step)
+    sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
+    below = [table, *(f"Costs: {escape(text)}" for text in sources)]
+    above = [f"<b>{escape(text)}</b>" for text in notices]
+    page = _page(pictures, above, below, critical_path)
+    title = pictures[0].title.partition("\n")[0]
     with replacing(path) as temporary:
-        html = file_html(page, INLINE, titles[0].partition("\n")[0], template=_template())
-        temporary.write_text(html, "utf-8")
+        html = file_html(page, INLINE, title, template=_template())
+        temporary.write_text(_named_alike(html), "utf-8")
+
+
+def _pictures(
+    runs: Sequence[Run], step: Step | None, asked: tuple[float, float] | None
+) -> tuple[list[Picture], list[str]]:
+    """Return what the charts draw, and what is to be said where that is not all."""
+    windows = [choose_window(run, asked, MOST_BARS // len(runs)) for run in runs]
+    if step is None:
+        titles: list[str] = [run_title(run) for run in runs]
+        ends: list[dict[str, EndBoxes]] = [{} for _ in runs]
+    else:
+        titles, ends = step_titles(step), _ends_by_replica(step)
+    pictures = [
+        picture_of(run, title, window, after)
+        for run, title, window, after in zip(runs, titles, windows, ends, strict=True)
+    ]
+    return pictures, list(dict.fromkeys(each.notice for each in windows if each.notice))
 
 
 def _page(
-    runs: Sequence[Run],
-    titles: Sequence[str],
-    ends: Sequence[dict[str, EndBoxes]],
-    window: tuple[float, float] | None,
-    until: float | None,
+    pictures: Sequence[Picture], above: Sequence[str], below: Sequence[str], critical_path: bool
 ) -> "UIElement":
+    """Return charts on one time axis, with texts above and below."""
     from bokeh.layouts import column, row
     from bokeh.models import Div, Range1d
 
     from pipesim.plot.html_chart import draw_chart
 
-    windows = [choose_window(run, window, MOST_BARS // len(runs)) for run in runs]
-    begin = min(each.begin for each in windows)
-    end = max(until or 0.0, *(each.end for each in windows)) if window is None else window[1]
-    if any(each.notice for each in windows):
-        end = max(each.end for each in windows)
+    begin = min(picture.begin for picture in pictures)
+    end = max(picture.end for picture in pictures)
     last = begin + (MARGIN * (end - begin) or 1.0)
     time = Range1d(begin, last, bounds=(begin, last))
-    charts = [
-        draw_chart(picture_of(run, title, part, after), time)
-        for run, title, part, after in zip(runs, titles, windows, ends, strict=True)
-    ]
-    notices = dict.fromkeys(each.notice for each in windows if each.notice)
-    sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
-    parts: list[Any] = [Div(text=f"<b>{escape(text)}</b>") for text in notices]
-    parts.append(row(_picker(charts, runs), _held_choice(charts)))
+    charts = [draw_chart(picture, time, critical_path) for picture in pictures]
+    parts: list[Any] = [row(_picker(charts, pictures), _held_choice(charts))]
     for chart in charts:
         parts += [chart.figure, *chart.held.values()]
-    parts.append(Div(text=summary_table(runs), sizing_mode="stretch_width"))
-    parts += [Div(text=f"Costs: {escape(text)}", sizing_mode="stretch_width") for text in sources]
-    return column(*parts, sizing_mode="stretch_width")
+    tops, feet = (
+        [Div(text=text, sizing_mode="stretch_width") for text in texts] for texts in (above, below)
+    )
+    return column(*tops, *parts, *feet, sizing_mode="stretch_width", margin=(8, 16, 8, 8))
 
 
-def _picker(charts: Sequence["Chart"], runs: Sequence[Run]) -> "UIElement":
+def _picker(charts: Sequence["Chart"], pictures: Sequence[Picture]) -> "UIElement":
     """Return the list of micro-batches, of which one lights up; a click on a bar picks it, too."""
     from bokeh.models import CustomJS, Select
 
-    count = max(run.schedule.microbatches for run in runs)
-    select = Select(
-        title="micro-batch", value="all", options=["all", *map(str, range(count))], width=110
-    )
+    columns = [columns["microbatch"] for each in pictures for columns in each.bars.values()]
+    shown = np.unique(np.concatenate(columns)).tolist()
+    select = Select(title="micro-batch", value="all", options=["all", *map(str, shown)], width=110)
     parts = [{"bars": c.bars, "messages": c.messages, "sent": c.sent} for c in charts]
     pick = CustomJS(args={"charts": parts}, code="pipesim.pick(charts, cb_obj.value)")
     select.js_on_change("value", pick)
@@ -142,6 +160,14 @@ def _ends_by_replica(step: Step) -> list[dict[str, EndBoxes]]:
         {kind: of.where(of.replica == replica) for kind, of in boxes.items()}
         for replica in range(len(step.runs))
     ]
+
+
+def _named_alike(html: str) -> str:
+    """Return a page with the same names in it each time, for those that Bokeh draws at random."""
+    names = dict.fromkeys(re.findall(UUID, html))
+    for number, name in enumerate(names):
+        html = html.replace(name, f"part-{number}")
+    return html
 
 
 def _template() -> str:

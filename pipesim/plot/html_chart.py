@@ -77,8 +77,11 @@ class Chart:
     held: dict[str, figure]
 
 
-def draw_chart(picture: Picture, time: Range1d) -> Chart:
-    """Return the chart of a run, on a time axis that charts may share."""
+def draw_chart(picture: Picture, time: Range1d, critical_path: bool = False) -> Chart:
+    """Return the chart of a run, on a time axis that charts may share.
+
+    The critical path is shown at first, or only after a click on the legend.
+    """
     rows = len(picture.shares)
     fig = _new_figure(picture.title, rows, time)
     _name_rows(fig, picture.shares)
@@ -90,7 +93,7 @@ def draw_chart(picture: Picture, time: Range1d) -> Chart:
         "x0", "y0", "x1", "y1", source=sent, line_color="black", line_width=1.5, name="transfers"
     )
     limits = [_draw_limit(fig, rows, words, at) for words, at in picture.limits.items()]
-    path = _draw_path(fig, picture.path)
+    path = _draw_path(fig, picture.path, critical_path)
     _add_labels(fig, bars)
     kinds = [LegendItem(label=KIND_WORDS[kind], renderers=[bar]) for kind, bar in bars.items()]
     _add_legend(fig, [*kinds, *idle, *ends, *limits, path])
@@ -223,9 +226,9 @@ def _draw_limit(fig: figure, rows: int, words: str, time: float) -> LegendItem:
     return LegendItem(label=f"{words}: {time:.5g} ms", renderers=[line])
 
 
-def _draw_path(fig: figure, boxes: Columns) -> LegendItem:
-    """Outline the ops on the critical path, at first hidden."""
-    look = {"fill_color": None, "line_color": "black", "line_width": 2.0, "visible": False}
+def _draw_path(fig: figure, boxes: Columns, visible: bool) -> LegendItem:
+    """Outline the ops on the critical path."""
+    look = {"fill_color": None, "line_color": "black", "line_width": 2.0, "visible": visible}
     path = fig.quad(**BOX, source=ColumnDataSource(boxes), name="critical path", **look)
     return LegendItem(label="critical path", renderers=[path])
 

@@ -22,7 +22,6 @@ from pipesim.plot.gantt_legend import closed_form_makespan
 from pipesim.plot.gantt_step import EndBoxes
 from pipesim.plot.style import KIND_COLOURS
 from pipesim.run import Run
-from pipesim.text_table import count_text
 
 Columns: TypeAlias = dict[str, Any]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
@@ -51,8 +50,15 @@ def choose_window(run: Run, asked: tuple[float, float] | None, most: int = MOST_
         Begin and end [ms]; by default all.
     most
         Bars; a window of more ends early.
+
+    Raises
+    ------
+    ValueError
+        If the run ends before the window begins.
     """
     begin, end = (0.0, run.makespan) if asked is None else asked
+    if begin >= run.makespan > 0:
+        raise ValueError(f"window {begin:g} to {end:g} ms: the run ends at {run.makespan:g} ms")
     start, stop = _times(run)
     inside = np.flatnonzero((stop > begin) & (start < end))
     notice = ""
@@ -60,9 +66,8 @@ def choose_window(run: Run, asked: tuple[float, float] | None, most: int = MOST_
         cut = float(np.partition(start[inside], most)[most])
         end = max(cut, np.nextafter(begin, np.inf))
         notice = (
-            f"A page holds {count_text(most, 'op')}, the run has {len(run.schedule):,}: shown are "
-            f"{begin:.6g} to {end:.6g} of {run.makespan:.6g} ms; choose another part with "
-            f"--window BEGIN:END"
+            f"A page holds {most:,} ops, the run has {len(run.schedule):,}: shown are {begin:.6g} "
+            f"to {end:.6g} of {run.makespan:.6g} ms; choose another part with --window BEGIN:END"
         )
     elif asked is not None:
         notice = f"Shown are {begin:.6g} to {end:.6g} of {run.makespan:.6g} ms."
@@ -77,13 +82,15 @@ class Picture:
     ----------
     title
         What stands above it.
+    begin, end
+        Of the time axis [ms].
     shares
         A text a rank: how much of the time it is idle.
     bars
         Ops by kind: where each is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is
         told of it: `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank
-        was idle before; `source` and `source_rank`, stage and rank of the op that it waited for,
-        -1 where it waited for none of another stage.
+        was idle before; `source`, `source_kind` and `source_rank` of the op of another stage that
+        it waited for, the stage -1 where it waited for none.
     idle, ends
         Idle stretches by cause, and what comes at the end of a step by kind, as boxes.
     limits
@@ -98,6 +105,8 @@ class Picture:
     """
 
     title: str
+    begin: float
+    end: float
     shares: list[str]
     bars: dict[str, Columns]
     idle: dict[str, Columns]
@@ -112,14 +121,21 @@ def picture_of(
     run: Run, title: str, window: Window, ends: Mapping[str, EndBoxes] | None = None
 ) -> Picture:
     """Return what a chart draws of the part of a run that is in a window."""
-    limits = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
+    known = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
+    limits = {words: time for words, time in known.items() if time is not None}
+    after = {kind: _end_boxes(boxes) for kind, boxes in (ends or {}).items()}
+    last = window.end
+    if not window.notice:  # there is all of the run, and what it is measured against
+        last = max(last, *limits.values(), *(boxes["right"].max() for boxes in after.values()))
     return Picture(
         title=title,
+        begin=window.begin,
+        end=float(last),
         shares=[f"{share:.0%} idle" for share in run.rank_times.bubble_fraction.tolist()],
         bars=_bars(run, window),
         idle=_idle(run, window),
-        ends={kind: _end_boxes(boxes) for kind, boxes in (ends or {}).items()},
-        limits={words: time for words, time in limits.items() if time is not None},
+        ends=after,
+        limits=limits,
         messages=_messages(run, window),
         path=_critical_ops(run, window),
         held=_held(run, window),
@@ -151,6 +167,7 @@ def _bars(run: Run, window: Window) -> dict[str, Columns]:
         "ready": np.maximum(run.spans.ready - run.spans.start.min(), 0.0),
         "waited": waited,
         "source": np.where(remote, schedule.stage[known], -1).astype(np.int32),
+        "source_kind": schedule.kind[known].astype(np.int32),
         "source_rank": np.where(remote, schedule.rank[known], -1).astype(np.int32),
     }
     found = {}

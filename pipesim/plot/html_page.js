@@ -11,10 +11,10 @@ const pipesim = {
 
   // How long the rank was idle before an op, and what it waited for.
   tellWait(source, row) {
-    const { waited, source: from, source_rank: rank, source_kind: kind } = source.data;
-    if (!(waited[row] > 0)) return "0 ms";
-    const what = from[row] < 0 ? "" : `, for stage ${from[row]} on rank ${rank[row]}`;
-    return `${Number(waited[row].toPrecision(6))} ms${what}`;
+    const { waited, source: stage, source_kind: kind, source_rank: rank, microbatch } = source.data;
+    const time = `${Number(waited[row].toPrecision(6))} ms`;
+    if (!(waited[row] > 0) || stage[row] < 0) return time;
+    return `${time}, for ${stage[row]}${"FBIWR"[kind[row]]}${microbatch[row]} of rank ${rank[row]}`;
   },
 
   // Light up one micro-batch across the ranks of all charts; "all": none.
@@ -53,6 +53,14 @@ const pipesim = {
     units.forEach((figures, unit) => figures.forEach((figure) => { figure.visible = unit === chosen; }));
   },
 
+  // Outline bars, but where they are so narrow that little else of them were seen.
+  outline(bar, wide) {
+    const { left, right } = bar.data_source.data;
+    const middle = left.length >> 1;
+    const width = (right[middle] - left[middle]) * wide > 6 ? 0.5 : 0;
+    if (bar.glyph.line_width.value !== width) bar.glyph.line_width = { value: width };
+  },
+
   // Write the micro-batch into the bars that are in view and wide enough.
   label(figure, bars, colours, labels) {
     if (labels.waiting) return;
@@ -65,6 +73,7 @@ const pipesim = {
       const columns = { x: [], y: [], text: [], colour: [] };
       bars.forEach((bar, number) => {
         if (!bar.visible) return;
+        pipesim.outline(bar, wide);
         const { left, right, top, bottom, microbatch, slice } = bar.data_source.data;
         const picked = bar.data_source.selected.indices;
         const rows = picked.length > 0 ? picked : left.keys();

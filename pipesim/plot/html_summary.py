@@ -5,6 +5,7 @@ from html import escape
 
 from pipesim.plot.gantt_legend import closed_form_makespan
 from pipesim.run import Run
+from pipesim.step import Step
 from pipesim.text_table import size_text
 
 ABSENT = "–"
@@ -12,14 +13,18 @@ STYLE = "border-collapse: collapse; font: 12px sans-serif; font-variant-numeric:
 CELL = "padding: 2px 12px; border-bottom: 1px solid #ddd; text-align: right"
 
 
-def summary_table(runs: Sequence[Run]) -> str:
-    """Return the numbers of runs as HTML, a row a number and a column a run."""
+def summary_table(runs: Sequence[Run], step: Step | None = None) -> str:
+    """Return the numbers of runs as HTML, a row a number and a column a run.
+
+    And what a step adds, whose slowest replica's run is given alone.
+    """
     rows = {
         "schedule": [escape(run.program.title) for run in runs],
         "ranks, stages, micro-batches": [
             f"{run.schedule.ranks}, {run.schedule.stages}, {run.schedule.microbatches}"
             for run in runs
         ],
+        **_step_rows(step),
         "makespan": [_ms(run.makespan) for run in runs],
         "equal stages (closed form)": [_ms(closed_form_makespan(run)) for run in runs],
         "lower bound": [_ms(run.lower_bound) for run in runs],
@@ -40,6 +45,17 @@ def summary_table(runs: Sequence[Run]) -> str:
         for name, cells in rows.items()
     )
     return f'<table style="{STYLE}">{body}</table>'
+
+
+def _step_rows(step: Step | None) -> dict[str, list[str]]:
+    if step is None:
+        return {}
+    return {
+        "replicas": [str(len(step.runs))],
+        "step": [_ms(step.step_ms)],
+        "reductions after the last op": [_ms(step.exposed_reduction_ms)],
+        "optimizer and gathers": [_ms(step.update_ms)],
+    }
 
 
 def _or_absent(show: Callable[[float], str]) -> Callable[[float | None], str]:
