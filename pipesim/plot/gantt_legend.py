@@ -37,10 +37,8 @@ def draw_legend(
     handles: list[Patch | Line2D] = [
         Patch(facecolor=KIND_COLOURS[kind.name], label=KIND_WORDS[kind.name]) for kind in kinds
     ]
-    placements = [run.schedule.placement for run in runs]
-    ways = any(placement.directions > 1 for placement in placements)
-    if ways or any(placement.stages > placement.ranks for placement in placements):
-        words = "other direction: darker" if ways else "later chunks: darker"
+    words = shade_words(runs)
+    if words is not None:
         handles.append(Patch(facecolor="none", edgecolor="none", label=words))
     for cause, (face, hatch, words) in IDLE_STYLES.items():
         if cause in causes:
@@ -67,6 +65,16 @@ def draw_legend(
         fontsize=8,
         frameon=False,
     )
+
+
+def shade_words(runs: Sequence[Run]) -> str | None:
+    """Return what darker bars mean, where some are."""
+    placements = [run.schedule.placement for run in runs]
+    if any(placement.directions > 1 for placement in placements):
+        return "other direction: darker"
+    if any(placement.stages > placement.ranks for placement in placements):
+        return "later chunks: darker"
+    return None
 
 
 def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:

@@ -50,6 +50,7 @@ HATCHES = {
     "o": "ring",
 }
 TIME = "{0,0.000} ms"  # a number format of tooltips
+FLIGHT = "micro-batches in flight on each rank, of all its stages"
 LEGEND_COLUMNS = 6
 LIMIT_DASHES = {CLOSED_FORM: "dashed", LOWER_BOUND: "dotted"}
 
@@ -95,7 +96,12 @@ def draw_chart(picture: Picture, time: Range1d, critical_path: bool = False) -> 
     limits = [_draw_limit(fig, rows, words, at) for words, at in picture.limits.items()]
     path = _draw_path(fig, picture.path, critical_path)
     _add_labels(fig, bars)
-    kinds = [LegendItem(label=KIND_WORDS[kind], renderers=[bar]) for kind, bar in bars.items()]
+    kinds = [
+        LegendItem(label=KIND_WORDS[kind], renderers=[bar], index=_lightest(picture.bars[kind]))
+        for kind, bar in bars.items()
+    ]
+    if picture.darker is not None:
+        kinds.append(LegendItem(label=picture.darker, renderers=[]))
     _add_legend(fig, [*kinds, *idle, *ends, *limits, path])
     return Chart(
         figure=fig,
@@ -166,6 +172,12 @@ def _draw_bars(fig: figure, kind: str, columns: Columns) -> "GlyphRenderer":
     )
     fig.add_tools(_hover_of(bar, kind))
     return bar
+
+
+def _lightest(columns: Columns) -> int | None:
+    """Return the number of a bar that has the colour of its kind, if there is one."""
+    colour = columns["colour"]
+    return int(colour.sum(axis=1).argmax()) if len(colour) else None
 
 
 def _hover_of(bar: "GlyphRenderer", kind: str) -> HoverTool:
@@ -285,7 +297,7 @@ def _draw_held(unit: str, curves: Sequence[Columns], time: Range1d) -> figure:
     """Return the figure of what every rank holds, a row a rank, all on one scale."""
     peaks = [float(curve["held"].max()) for curve in curves]
     highest = max(max(peaks), 1.0)
-    words = "micro-batches in flight" if unit == "micro-batches" else "bytes held"
+    words = FLIGHT if unit == "micro-batches" else "bytes held on each rank"
     fig = _new_figure(f"{words}; at the right the peak", len(curves), time)
     show = size_text if unit == "bytes" else "{:.0f}".format
     _name_rows(fig, [show(peak) for peak in peaks])

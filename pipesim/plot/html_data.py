@@ -18,7 +18,7 @@ from pipesim.engine.event_graph import DURATION
 from pipesim.metrics import idle_spans, input_times, previous_ends
 from pipesim.ops import COMPUTE_KINDS
 from pipesim.plot.gantt_chart import BAR, lanes, shades
-from pipesim.plot.gantt_legend import closed_form_makespan
+from pipesim.plot.gantt_legend import closed_form_makespan, shade_words
 from pipesim.plot.gantt_step import EndBoxes
 from pipesim.plot.style import KIND_COLOURS
 from pipesim.run import Run
@@ -86,6 +86,8 @@ class Picture:
         Of the time axis [ms].
     shares
         A text a rank: how much of the time it is idle.
+    darker
+        What darker bars mean, where some are.
     bars
         Ops by kind: where each is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is
         told of it: `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank
@@ -108,6 +110,7 @@ class Picture:
     begin: float
     end: float
     shares: list[str]
+    darker: str | None
     bars: dict[str, Columns]
     idle: dict[str, Columns]
     ends: dict[str, Columns]
@@ -132,6 +135,7 @@ def picture_of(
         begin=window.begin,
         end=float(last),
         shares=[f"{share:.0%} idle" for share in run.rank_times.bubble_fraction.tolist()],
+        darker=shade_words([run]),
         bars=_bars(run, window),
         idle=_idle(run, window),
         ends=after,
