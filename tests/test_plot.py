@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
+from PIL import Image
 
 import pipesim as ps
 from pipesim.plot.gantt_chart import BAR, GAP
@@ -360,6 +361,18 @@ def test_the_same_figure_gives_the_same_bytes(run, tmp_path, ending):
     for number in range(2):
         ps.plot.save(ps.plot.gantt(run), tmp_path / f"{number}.{ending}")
     assert (tmp_path / f"0.{ending}").read_bytes() == (tmp_path / f"1.{ending}").read_bytes()
+
+
+def test_a_png_of_few_colours_looks_the_same(tmp_path):
+    ax = ps.plot.gantt(compared("mine"))
+    ps.plot.save(ax, tmp_path / "few.png")
+    ax.figure.savefig(tmp_path / "all.png", dpi=150)
+    with Image.open(tmp_path / "few.png") as few, Image.open(tmp_path / "all.png") as whole:
+        assert few.mode == "P"
+        drawn = [np.asarray(picture.convert("RGB"), dtype=int) for picture in (few, whole)]
+    assert np.abs(drawn[0] - drawn[1]).max() < 10  # of 255
+    sizes = [(tmp_path / name).stat().st_size for name in ("few.png", "all.png")]
+    assert sizes[0] < 0.5 * sizes[1]
 
 
 def test_other_endings_are_refused(run, tmp_path):
