@@ -10,6 +10,7 @@ from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
 from pipesim.sweep import NUMBERS, sweep_axes, sweep_config
 from pipesim.sweep.imbalance import DRAW
 from pipesim.sweep.journal import journal_path
+from pipesim.sweep.rows import HEAD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,8 +105,10 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
 
     mode = table.attrs["mode"]
     axes = axes or [key for key in table.attrs["axes"] if key != DRAW]
-    if DRAW in table:
-        table = table.groupby(axes, sort=False)[list(NUMBERS)].mean().reset_index()
+    draws = table[DRAW].nunique() if DRAW in table else 0
+    if draws:
+        means = dict.fromkeys(HEAD, "first") | dict.fromkeys(NUMBERS, "mean")
+        table = table.groupby(axes, sort=False).agg(means).reset_index()
     numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
     x = arguments.x or next(iter(numbers or axes))
     if arguments.heat:
@@ -115,5 +118,8 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
         table = table[table[arguments.y].notna()]  # a point without a number leaves a gap
         by = [] if mode == "zip" else [axis for axis in axes if axis != x]
         picture = lines(table, x=x, y=arguments.y, by=by)
+    if draws > 1:
+        mean = f"mean of {draws} draws"
+        picture.set_title(", ".join(filter(None, (picture.get_title(), mean))), fontsize=10)
     save(picture, arguments.plot)
     tell(arguments.plot)

@@ -11,6 +11,7 @@ from matplotlib.transforms import ScaledTranslation
 from pipesim.plot.gantt_path import path_handle
 from pipesim.plot.style import HATCH_COLOUR, IDLE_STYLES, KIND_COLOURS, KIND_WORDS
 from pipesim.run import Run
+from pipesim.text_table import ms_text
 
 COLUMNS = 4
 SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
@@ -70,11 +71,12 @@ def draw_legend(
 def shade_words(runs: Sequence[Run]) -> str | None:
     """Return what darker bars mean, where some are."""
     placements = [run.schedule.placement for run in runs]
-    if any(placement.directions > 1 for placement in placements):
-        return "other direction: darker"
-    if any(placement.stages > placement.ranks for placement in placements):
-        return "later chunks: darker"
-    return None
+    darker = {
+        "later chunks": any(placement.stages > placement.ranks for placement in placements),
+        "other direction": any(placement.directions > 1 for placement in placements),
+    }
+    words = ", ".join(what for what, is_drawn in darker.items() if is_drawn)
+    return f"{words}: darker" if words else None
 
 
 def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:
@@ -99,4 +101,4 @@ def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:
 
 
 def _time_alone(times: list[float]) -> str:
-    return f": {times[0]:.5g} ms" if len(times) == 1 else ""
+    return f": {ms_text(times[0])}" if len(times) == 1 else ""

@@ -1,7 +1,6 @@
 """The end of a step on a Gantt chart: reductions, optimizer and gathers after the ops."""
 
 from collections.abc import Sequence
-from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,8 +10,9 @@ from matplotlib.patches import Patch
 
 from pipesim.arrays import BoolArray, FloatArray, IntArray
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR
+from pipesim.plot.titles import bubble_text, run_head
 from pipesim.step import Step
-from pipesim.text_table import count_text
+from pipesim.text_table import count_text, ms_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,15 +24,11 @@ ABOVE_BARS = 2.5
 def step_titles(step: Step) -> list[str]:
     """Return a line a replica; the first tells of the whole step, too."""
     named = [
-        f"replica {number}: {run.makespan:.5g} ms, bubble {run.bubble_fraction:.1%}"
+        f"replica {number}: {ms_text(run.makespan)}, {bubble_text(run)}"
         for number, run in enumerate(step.runs)
     ]
-    title = shorten(step.runs[0].pipeline.title, 48, placeholder="...")
-    count = count_text(step.schedule.microbatches, "micro-batch")
-    whole = (
-        f"{title}{': ' if title else ''}{step.runs[0].program.title}, {count}, "
-        f"{count_text(len(named), 'replica')}, step {step.step_ms:.5g} ms"
-    )
+    replicas = count_text(len(named), "replica")
+    whole = f"{run_head(step.runs[0])}, {replicas}, step {ms_text(step.step_ms)}"
     return [f"{whole}\n{named[0]}", *named[1:]]
 
 

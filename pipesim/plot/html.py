@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipesim.io.files import check_library, replacing
-from pipesim.plot.gantt_chart import run_title
+from pipesim.plot.gantt_chart import run_titles
 from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
 from pipesim.plot.html_data import MOST_BARS, Picture, choose_window, picture_of
 from pipesim.plot.html_summary import summary_table
@@ -85,12 +85,12 @@ def _pictures(
     """Return what the charts draw, and what is to be said where that is not all."""
     windows = [choose_window(run, asked, MOST_BARS // len(runs)) for run in runs]
     if step is None:
-        titles: list[str] = [run_title(run) for run in runs]
+        titles = run_titles(runs)
         ends: list[dict[str, EndBoxes]] = [{} for _ in runs]
     else:
         titles, ends = step_titles(step), _ends_by_replica(step)
     pictures = [
-        picture_of(run, title, window, after)
+        picture_of(run, title, window, after, beside=() if step is not None else runs)
         for run, title, window, after in zip(runs, titles, windows, ends, strict=True)
     ]
     return pictures, list(dict.fromkeys(each.notice for each in windows if each.notice))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bokeh.models import (
+    Arrow,
     ColumnDataSource,
     CustomJS,
     CustomJSHover,
@@ -15,6 +16,7 @@ from bokeh.models import (
     LegendItem,
     LinearAxis,
     Range1d,
+    VeeHead,
 )
 from bokeh.plotting import figure
 
@@ -84,7 +86,8 @@ def draw_chart(picture: Picture, time: Range1d, critical_path: bool = False) -> 
     The critical path is shown at first, or only after a click on the legend.
     """
     rows = len(picture.shares)
-    fig = _new_figure(picture.title, rows, time)
+    title = picture.title if picture.saved is None else f"{picture.title}; {picture.saved[2]}"
+    fig = _new_figure(title, rows, time)
     _name_rows(fig, picture.shares)
     idle = [_draw_idle(fig, cause, boxes) for cause, boxes in picture.idle.items()]
     bars = {kind: _draw_bars(fig, kind, columns) for kind, columns in picture.bars.items()}
@@ -94,6 +97,7 @@ def draw_chart(picture: Picture, time: Range1d, critical_path: bool = False) -> 
         "x0", "y0", "x1", "y1", source=sent, line_color="black", line_width=1.5, name="transfers"
     )
     limits = [_draw_limit(fig, rows, words, at) for words, at in picture.limits.items()]
+    _draw_saved(fig, rows, picture.saved)
     path = _draw_path(fig, picture.path, critical_path)
     _add_labels(fig, bars)
     kinds = [
@@ -236,6 +240,25 @@ def _draw_limit(fig: figure, rows: int, words: str, time: float) -> LegendItem:
         "x", "y", source=source, line_color="black", line_dash=dash, line_width=1.5, name=words
     )
     return LegendItem(label=f"{words}: {time:.5g} ms", renderers=[line])
+
+
+def _draw_saved(fig: figure, rows: int, saved: tuple[float, float, str] | None) -> None:
+    """Draw an arrow from the end of the run to that of the slowest one."""
+    if saved is None:
+        return
+    start, end, _ = saved
+    middle = (rows - 1) / 2
+    fig.add_layout(
+        Arrow(
+            x_start=start,
+            x_end=end,
+            y_start=middle,
+            y_end=middle,
+            start=VeeHead(size=7),
+            end=VeeHead(size=7),
+            name="saved",
+        )
+    )
 
 
 def _draw_path(fig: figure, boxes: Columns, visible: bool) -> LegendItem:

@@ -4,23 +4,21 @@ Times are from the first start of the run [ms]. Texts are put together in the br
 page of many ops stays small.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.colors import to_rgb
 
 from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.engine.criticality import critical_path
 from pipesim.engine.event_graph import DURATION
 from pipesim.metrics import idle_spans, input_times, previous_ends
-from pipesim.ops import COMPUTE_KINDS
-from pipesim.plot.gantt_chart import BAR, lanes, shades
+from pipesim.plot.gantt_chart import BAR, faces, lanes
 from pipesim.plot.gantt_legend import closed_form_makespan, shade_words
 from pipesim.plot.gantt_step import EndBoxes
-from pipesim.plot.style import KIND_COLOURS
+from pipesim.plot.gantt_titles import saved_text, slowest_rival
 from pipesim.run import Run
 
 Columns: TypeAlias = dict[str, Any]
@@ -82,6 +80,9 @@ class Picture:
     ----------
     title
         What stands above it.
+    saved
+        How much sooner the run ends than the slowest of those beside it, if it does: from when to
+        when [ms], and as text.
     begin, end
         Of the time axis [ms].
     shares
@@ -107,6 +108,7 @@ class Picture:
     """
 
     title: str
+    saved: tuple[float, float, str] | None
     begin: float
     end: float
     shares: list[str]
@@ -121,9 +123,16 @@ class Picture:
 
 
 def picture_of(
-    run: Run, title: str, window: Window, ends: Mapping[str, EndBoxes] | None = None
+    run: Run,
+    title: str,
+    window: Window,
+    ends: Mapping[str, EndBoxes] | None = None,
+    beside: Sequence[Run] = (),
 ) -> Picture:
-    """Return what a chart draws of the part of a run that is in a window."""
+    """Return what a chart draws of the part of a run that is in a window.
+
+    With what comes after its ops, by kind; and with what it saves `beside` other runs.
+    """
     known = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
     limits = {words: time for words, time in known.items() if time is not None}
     after = {kind: _end_boxes(boxes) for kind, boxes in (ends or {}).items()}
@@ -132,6 +141,7 @@ def picture_of(
         last = max(last, *limits.values(), *(boxes["right"].max() for boxes in after.values()))
     return Picture(
         title=title,
+        saved=_saved(run, beside),
         begin=window.begin,
         end=float(last),
         shares=[f"{share:.0%} idle" for share in run.rank_times.bubble_fraction.tolist()],
@@ -144,6 +154,13 @@ def picture_of(
         path=_critical_ops(run, window),
         held=_held(run, window),
     )
+
+
+def _saved(run: Run, beside: Sequence[Run]) -> tuple[float, float, str] | None:
+    words = saved_text(run, beside)
+    if words is None:
+        return None
+    return run.makespan, slowest_rival(run, beside).makespan, words
 
 
 def _bars(run: Run, window: Window) -> dict[str, Columns]:
@@ -294,7 +311,5 @@ def _end_boxes(boxes: EndBoxes) -> Columns:
 
 def _colours(run: Run) -> UInt8Array:
     """Return the colour of every bar, array (ops, 4): red, green, blue, opacity, up to 255."""
-    palette = np.array([to_rgb(KIND_COLOURS[kind.name]) for kind in COMPUTE_KINDS])
-    colour = palette[run.schedule.kind] * shades(run)[:, np.newaxis]
-    opaque = np.ones((len(colour), 1))
-    return np.round(255 * np.concatenate([colour, opaque], axis=1)).astype(np.uint8)
+    opaque = np.ones((len(run.schedule), 1))
+    return np.round(255 * np.concatenate([faces(run), opaque], axis=1)).astype(np.uint8)
