@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     )
     from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
     from pipesim.step import Step, simulate_step
-    from pipesim.sweep import sweep_config
+    from pipesim.sweep import sweep_config, sweep_runs
     from pipesim.training import Training
     from pipesim.transformer import Transformer
 
@@ -127,6 +127,7 @@ _HOMES = {
     "simulate_many": "batch",
     "simulate_step": "step",
     "sweep_config": "sweep",
+    "sweep_runs": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
     "write_layers": "io.layer_csv",
