@@ -186,6 +186,11 @@ def _add_sweep(commands: Commands) -> None:
     )
     sweep.add_argument("--plot", metavar="FILE", help="write a line plot: .png, .svg or .pdf")
     sweep.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write a page with sliders for the axes, which chart and numbers follow: .html",
+    )
+    sweep.add_argument(
         "--heat",
         action="store_true",
         help="plot a heat map over two axes instead: --x along and the other up",

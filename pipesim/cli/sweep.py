@@ -2,12 +2,12 @@
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
-from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
-from pipesim.sweep import NUMBERS, sweep_axes, sweep_config
+from pipesim.io.files import FIGURE_ENDINGS, PAGE_ENDING, TABLE_ENDINGS
+from pipesim.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
 from pipesim.sweep.imbalance import DRAW
 from pipesim.sweep.journal import journal_path
 from pipesim.sweep.rows import HEAD
@@ -20,9 +20,13 @@ MOST_PRINTED = 200  # rows; a table of thousands is for a file
 
 
 def sweep(arguments: Namespace) -> None:
-    """Run a config for every combination of its axes, print the table, write it and plot it."""
+    """Run a config for every combination of its axes, print the table, write it and plot it.
+
+    A page has the chart of every point: for it they are run once more, op by op.
+    """
     check_output("--csv", arguments.csv, TABLE_ENDINGS)
     check_output("--plot", arguments.plot, FIGURE_ENDINGS)
+    check_output("--html", arguments.html, (PAGE_ENDING,))
     if arguments.y not in NUMBERS:
         raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(NUMBERS)}")
     if arguments.resume and not arguments.csv:
@@ -65,6 +69,8 @@ def sweep(arguments: Namespace) -> None:
     try:
         if arguments.plot:
             _plot(table, over, arguments)
+        if arguments.html:
+            _write_page(table, overrides, arguments)
     finally:  # the numbers are there, whatever becomes of the picture
         _print(table, list(axes), arguments)
 
@@ -94,6 +100,15 @@ def _cut(text: str) -> str:
 def _plotted(axes: dict[str, int]) -> list[str]:
     """Return the axes that a picture is about: those with several values, but for draws."""
     return [key for key, count in axes.items() if count > 1 and key != DRAW]
+
+
+def _write_page(table: "pd.DataFrame", overrides: dict[str, Any], arguments: Namespace) -> None:
+    from pipesim.plot import write_what_if
+
+    with ProgressBar("chart") as progress:
+        runs = sweep_runs(arguments.config, overrides, progress)
+        write_what_if(table, runs, arguments.html)
+    tell(arguments.html)
 
 
 def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:

@@ -18,6 +18,7 @@ from pipesim.run import Run
 from pipesim.step import Step
 
 if TYPE_CHECKING:
+    from bokeh.document import Document
     from bokeh.models import UIElement
 
     from pipesim.plot.html_chart import Chart
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 UUID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 MARGIN = 1.003  # of the time axis, so that lines stay inside
 NOTHING = "nothing"
+SCRIPTS = ("html_page.js", "what_if.js")
 
 
 def write_html(
@@ -59,9 +61,6 @@ def write_html(
         If Bokeh is not installed, or nothing of the run is in the window.
     """
     check_library(str(path))
-    from bokeh.embed import file_html
-    from bokeh.resources import INLINE
-
     step = runs if isinstance(runs, Step) else None
     if isinstance(runs, Step):
         runs = runs.runs
@@ -73,7 +72,14 @@ def write_html(
     below = [table, *(f"Costs: {escape(text)}" for text in sources)]
     above = [f"<b>{escape(text)}</b>" for text in notices]
     page = _page(pictures, above, below, critical_path)
-    title = pictures[0].title.partition("\n")[0]
+    save_page(page, pictures[0].title.partition("\n")[0], path)
+
+
+def save_page(page: "UIElement | Document", title: str, path: str | PathLike[str]) -> None:
+    """Write a page as one file, with all that its callbacks call."""
+    from bokeh.embed import file_html
+    from bokeh.resources import INLINE
+
     with replacing(path) as temporary:
         html = file_html(page, INLINE, title, template=_template())
         temporary.write_text(_named_alike(html), "utf-8")
@@ -110,7 +116,7 @@ def _page(
     last = begin + (MARGIN * (end - begin) or 1.0)
     time = Range1d(begin, last, bounds=(begin, last))
     charts = [draw_chart(picture, time, critical_path) for picture in pictures]
-    parts: list[Any] = [row(_picker(charts, pictures), _held_choice(charts))]
+    parts: list[Any] = [row(microbatch_picker(charts, pictures), _held_choice(charts))]
     for chart in charts:
         parts += [chart.figure, *chart.held.values()]
     tops, feet = (
@@ -119,7 +125,7 @@ def _page(
     return column(*tops, *parts, *feet, sizing_mode="stretch_width", margin=(8, 16, 8, 8))
 
 
-def _picker(charts: Sequence["Chart"], pictures: Sequence[Picture]) -> "UIElement":
+def microbatch_picker(charts: Sequence["Chart"], pictures: Sequence[Picture]) -> "UIElement":
     """Return the list of micro-batches, of which one lights up; a click on a bar picks it, too."""
     from bokeh.models import CustomJS, Select
 
@@ -172,5 +178,5 @@ def _named_alike(html: str) -> str:
 
 def _template() -> str:
     """Return what a page has beside Bokeh's own: the functions that its callbacks call."""
-    script = files("pipesim.plot").joinpath("html_page.js").read_text("utf-8")
-    return f"{{% block preamble %}}<script>{script}</script>{{% endblock %}}"
+    code = "".join(files("pipesim.plot").joinpath(name).read_text("utf-8") for name in SCRIPTS)
+    return f"{{% block preamble %}}<script>{code}</script>{{% endblock %}}"
