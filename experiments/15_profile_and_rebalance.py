@@ -175,4 +175,4 @@ def draw(table: pd.DataFrame) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few repeats")
-    main(parser.parse_args().quick)
+    sys.exit(2 if main(parser.parse_args().quick) is None else 0)

@@ -2,6 +2,8 @@
 
 import importlib.util
 import re
+import runpy
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -357,8 +359,16 @@ def test_one_fast_device_among_slow_ones(experiment, tmp_path, capsys):
     assert (both.anywhere <= both[["first", "last"]].min(axis=1) * 1.005).all()
 
 
-@of("16_against_pytorch")
-def test_without_pytorch_it_says_what_to_install(experiment, monkeypatch, capsys):
-    monkeypatch.setattr(experiment, "find_spec", lambda name: None)
-    assert experiment.main(quick=True) is None
-    assert "pip install 'pipesim[torch]'" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["15_profile_and_rebalance", "16_against_pytorch"])
+def test_without_pytorch_it_says_what_to_install(name, monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else found(name)
+    )
+    monkeypatch.setattr(sys, "argv", [name, "--quick"])
+    with pytest.raises(SystemExit) as info:
+        runpy.run_path(str(EXPERIMENTS / f"{name}.py"), run_name="__main__")
+    assert info.value.code == 2
+    captured = capsys.readouterr()
+    assert "pip install 'pipesim[torch]'" in captured.err
+    assert captured.out == "nothing was run\n"

@@ -223,6 +223,9 @@ def _add_profile(commands: Commands) -> None:
             "examples, with a function `build` in mymodel.py that returns an nn.Sequential:\n"
             "  pipesim profile mymodel:build --input 8x128 --dtype int64 --output layers.csv\n"
             "  pipesim profile mymodel:build --input 32x512 --threads 1\n"
+            "The loss is measured as the last layer if the function returns it, as in\n"
+            "  return model, tokens, nn.functional.cross_entropy, labels\n"
+            "It is called with what the model puts out, and with the targets if there are any.\n"
             "Exit status: 0 done; 2 bad input, or PyTorch is not installed."
         ),
         formatter_class=RawDescriptionHelpFormatter,
@@ -230,11 +233,14 @@ def _add_profile(commands: Commands) -> None:
     profile.add_argument(
         "factory",
         metavar="MODULE:NAME",
-        help="a function that returns the model or a list of its layers, alone or in a pair with "
-        "a micro-batch; also from the current directory",
+        help="a function without arguments that returns the model or a list of its layers, alone "
+        "or with a micro-batch, a loss and its targets: (model, batch), (model, batch, loss) or "
+        "(model, batch, loss, targets); also from the current directory",
     )
     profile.add_argument(
-        "--input", metavar="SHAPE", help="of a micro-batch of random numbers, such as 8x128"
+        "--input",
+        metavar="SHAPE",
+        help="of a micro-batch of random numbers, such as 8x128; default: the function's",
     )
     profile.add_argument(
         "--dtype", default="float32", metavar="TYPE", help="of its numbers; default: float32"
@@ -254,6 +260,9 @@ def _add_profile(commands: Commands) -> None:
     )
     profile.add_argument(
         "--repeats", type=int, default=20, metavar="N", help="timed repeats; default: 20"
+    )
+    profile.add_argument(
+        "--warmup", type=int, default=3, metavar="N", help="repeats before these; default: 3"
     )
     profile.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads; default: as torch has it"

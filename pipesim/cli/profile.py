@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from traceback import extract_tb
 from typing import Any
 
-from pipesim.checks import check_count
+from pipesim.checks import check_count, check_size
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
 from pipesim.errors import ConfigError
 from pipesim.io.files import TABLE_ENDINGS
@@ -28,29 +28,22 @@ def profile(arguments: Namespace) -> None:
     for flag in ("repeats", "threads", "vocabulary"):
         if getattr(arguments, flag) is not None:
             check_count(f"--{flag}", getattr(arguments, flag))
+    check_size("--warmup", arguments.warmup)
     if find_spec("torch") is None:
         raise ValueError("profile needs PyTorch: pip install 'pipesim[torch]'")
     import torch
 
-    from pipesim.runtime import profile_layers
-
     threads = torch.get_num_threads()
     torch.set_num_threads(arguments.threads or threads)
     try:
-        model, sample = _made(arguments)
-        names = None if arguments.names is None else arguments.names.split(",")
-        with ProgressBar("pass") as progress, warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
-            measured = profile_layers(
-                model, sample, names=names, repeats=arguments.repeats, progress=progress
-            )
+        measured, notes = _measured(arguments)
     finally:
         torch.set_num_threads(threads)
     if arguments.output:
         write_layers(measured, arguments.output)
         tell(arguments.output)
-    for warning in caught:
-        print(f"note: {warning.message}", file=sys.stderr)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     if arguments.json:
         columns = measured.columns()
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -59,25 +52,44 @@ def profile(arguments: Namespace) -> None:
         print(_report(measured))
 
 
-def _made(arguments: Namespace) -> tuple[Any, Any]:
-    """Return the model, and the micro-batch to measure it with."""
+def _measured(arguments: Namespace) -> tuple[LayerProfile, list[str]]:
+    """Return the profile, and what was warned of meanwhile."""
+    from pipesim.runtime import profile_layers
+
+    model, sample, loss_fn, targets = _made(arguments)
+    with ProgressBar("pass") as progress, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            measured = profile_layers(
+                model,
+                sample,
+                names=None if arguments.names is None else arguments.names.split(","),
+                loss_fn=loss_fn,
+                targets=targets,
+                repeats=arguments.repeats,
+                warmup=arguments.warmup,
+                progress=progress,
+            )
+        except TypeError as error:  # of a loss that is no single number
+            raise ConfigError(arguments.factory, [str(error)]) from error
+    return measured, [str(warning.message) for warning in caught]
+
+
+def _made(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
+    """Return the model, the micro-batch to measure it with, the loss and its targets, or None."""
     from torch import nn
 
-    found = _found(arguments.factory)
-    made = found
-    if not isinstance(found, nn.Module):
-        try:
-            made = found()
-        except (Exception, SystemExit) as error:
-            raise _failed(arguments.factory, error) from error
-    # Two modules are two layers, for no micro-batch is a module.
-    pair = isinstance(made, tuple) and len(made) == 2 and not isinstance(made[1], nn.Module)
-    model, sample = made if pair else (made, None)
+    model, sample, loss_fn, targets = _parts(arguments.factory)
     modules = [model] if isinstance(model, nn.Module) else model
     if not isinstance(modules, Sequence) or not all(isinstance(x, nn.Module) for x in modules):
         raise ValueError(
             f"{arguments.factory} gives a {type(model).__name__}, not a module or a list of them, "
-            "alone or in a pair with a micro-batch"
+            "alone or as the first of (model, batch, loss, targets)"
+        )
+    if loss_fn is not None and not callable(loss_fn):
+        raise ValueError(
+            f"{arguments.factory} gives a {type(loss_fn).__name__} as the loss, not a function: "
+            "give (model, batch, loss, targets)"
         )
     if arguments.names is None and not isinstance(model, Sequence | nn.Sequential | nn.ModuleList):
         raise ValueError(
@@ -85,10 +97,27 @@ def _made(arguments: Namespace) -> tuple[Any, Any]:
             "forward order, --names embedding,blocks.0,..."
         )
     if arguments.input is not None:
-        return model, _random(arguments, modules)
-    if sample is None:
+        sample = _random(arguments, modules)
+    elif sample is None:
         raise ValueError(f"{arguments.factory} gives no micro-batch with the model: {EXAMPLE}")
-    return model, sample
+    return model, sample, loss_fn, targets
+
+
+def _parts(path: str) -> tuple[Any, Any, Any, Any]:
+    """Return the model, micro-batch, loss and targets that a factory gives, or None for each."""
+    from torch import nn
+
+    made = found = _found(path)
+    if not isinstance(found, nn.Module):
+        try:
+            made = found()
+        except (Exception, SystemExit) as error:
+            raise _failed(path, error) from error
+    # Two modules are two layers, for no micro-batch is a module.
+    if isinstance(made, tuple) and 2 <= len(made) <= 4 and not isinstance(made[1], nn.Module):
+        model, sample, loss_fn, targets = (*made, None, None)[:4]
+        return model, sample, loss_fn, targets
+    return made, None, None, None
 
 
 def _found(path: str) -> Any:
@@ -117,14 +146,13 @@ def _found(path: str) -> Any:
 
 
 def _failed(path: str, error: BaseException) -> ConfigError:
-    """Return the error of a user's module, with the last line that is not a library's."""
+    """Return the error of a user's module, with the last line of it that is the user's."""
     frames = extract_tb(error.__traceback__)
     libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
     own = [frame for frame in frames[1:] if not frame.filename.startswith((*libraries, "<"))]
-    place = (own or frames)[-1]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
     reason = error.code if isinstance(error, SystemExit) else error
-    fault = f"{type(error).__name__}: {reason} ({place.filename}, line {place.lineno})"
-    return ConfigError(path, [fault])
+    return ConfigError(path, [f"{type(error).__name__}: {reason}{place}"])
 
 
 def _random(arguments: Namespace, modules: Sequence[Any]) -> Any:

@@ -6,22 +6,22 @@ between a stage holds a `Flight` for the micro-batch. All ranks are one process,
 one at a time, in an order in which each finds its inputs.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils.checkpoint import get_device_states, set_device_states
 
 from pipesim.arrays import BoolArray, FloatArray, IntArray
 from pipesim.dataflow import closes, op_numbers
 from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.runtime.clock import clock_of
 from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
+from pipesim.runtime.random_state import RandomState
+from pipesim.runtime.registered import check_registered
 from pipesim.runtime.split_backward import WeightPart, input_gradient, weight_gradients
 from pipesim.runtime.stage import explained
 from pipesim.schedule import Schedule
@@ -53,28 +53,6 @@ class Measured:
     losses: list[Tensor]
     peak_bytes: tuple[int, ...]
     peak_in_flight: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RandomState:
-    """The state of the random number generators before a forward, so that it can be repeated."""
-
-    cpu: Tensor
-    devices: Sequence[int]
-    states: Sequence[Tensor]
-
-    @classmethod
-    def now(cls, activation: Tensor) -> Self:
-        """Return the state of the CPU's generator and of that of the activation's device."""
-        return cls(torch.get_rng_state(), *get_device_states(activation))
-
-    @contextmanager
-    def repeated(self) -> Iterator[None]:
-        """Go back to this state for a while."""
-        with torch.random.fork_rng(self.devices):
-            torch.set_rng_state(self.cpu)
-            set_device_states(self.devices, self.states)
-            yield
 
 
 @dataclass(slots=True)
@@ -126,6 +104,7 @@ class Execution:
     gradients: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     output_bytes: dict[int, int] = field(default_factory=dict)
+    checked: set[int] = field(default_factory=set)  # stages whose graph leads to parameters only
     trains: bool = field(init=False)  # whether there are backwards
     rebuilt: BoolArray = field(init=False)  # before which of them, (stages, micro-batches)
 
@@ -149,9 +128,10 @@ class Execution:
             rebuilding = kind in (Kind.B, Kind.I) and rank.flights[where].dropped is not None
             for part in (Kind.R, kind) if rebuilding else (kind,):
                 before, begin = rank.held.now, clock.mark()
-                DOING[part](self, where, rank)
+                self._do(part, where, rank)
                 marks.append(((part, stage, microbatch), begin, clock.mark()))
                 grown[part, stage, microbatch] = rank.held.now - before
+                self._check_graph(where, rank)
             rank.peak_in_flight = max(rank.peak_in_flight, len(rank.flights))
             if ends[number]:
                 del rank.flights[where]
@@ -182,7 +162,8 @@ class Execution:
             return
         wanted = output.requires_grad
         if drops:
-            wanted = output.is_floating_point() and bool(self._wanted(where, activation))
+            can = output.is_floating_point() or output.is_complex()
+            wanted = can and bool(self._wanted(where, activation))
         self.activations[stage + 1, microbatch] = output.detach().requires_grad_(wanted)
 
     def rebuild(self, where: tuple[int, int], rank: Rank) -> None:
@@ -232,6 +213,24 @@ class Execution:
         for parameter, gradient in weight_gradients(rank.flights[where].parts):
             accumulate(parameter, gradient)
 
+    def _do(self, kind: Kind, where: tuple[int, int], rank: Rank) -> None:
+        """Execute an op; what it raises gets a note of which op it was."""
+        try:
+            DOING[kind](self, where, rank)
+        except Exception as error:
+            error.add_note(f"in {kind.name} of stage {where[0]}, micro-batch {where[1]}")
+            raise
+
+    def _check_graph(self, where: tuple[int, int], rank: Rank) -> None:
+        """Check once a stage that its backward misses nothing; it takes time, so between ops."""
+        stage, flight = where[0], rank.flights[where]
+        if flight.output is None or stage in self.checked:
+            return
+        name = f"stage {stage}" if stage + 1 < len(self.stages) else f"stage {stage} or its loss"
+        known = [flight.activation.tensor, *self.stages[stage].parameters()]
+        check_registered(name, [flight.output], known)
+        self.checked.add(stage)
+
     def _output(self, where: tuple[int, int], flight: Flight, rank: Rank, keeps: bool) -> Tensor:
         """Return what the stage puts out, or the last one's loss; keep the way back or not."""
         stage, microbatch = where
@@ -240,6 +239,8 @@ class Execution:
         counting = rank.held.saving() if keeps and self.counts else nullcontext()
         with torch.set_grad_enabled(keeps), counting:
             taken = unchanged(flight.activation)
+            if flight.dropped is not None and not keeps:
+                taken = taken.clone()  # R starts from it, however the first layer changes it
             with explained(stage, taken):
                 output = run(taken)
             if not isinstance(output, Tensor):
@@ -248,9 +249,20 @@ class Execution:
                     "tensor; put what belongs together into one, or into one stage"
                 )
             if stage + 1 == len(self.stages):
-                output = self.loss(output, microbatch)
-        flight.output = get_gradient_edge(output) if output.requires_grad else None
+                output = self._loss(output, microbatch)
+        # Without a graph, too, a parameter that is put out, or a view of it, requires a gradient.
+        leads_back = keeps and output.requires_grad
+        flight.output = get_gradient_edge(output) if leads_back else None
         return output
+
+    def _loss(self, output: Tensor, microbatch: int) -> Tensor:
+        loss = self.loss(output, microbatch)
+        if torch.is_grad_enabled() and output.requires_grad and not loss.requires_grad:
+            raise ValueError(
+                "no way leads back from the loss to the model's output: loss_fn must work without "
+                "detach() and torch.no_grad(), and give what has a gradient"
+            )
+        return loss
 
     def _leave(self, where: tuple[int, int], gradient: Tensor | None) -> None:
         """Leave the gradient of a stage's input for the stage before."""

@@ -1,6 +1,6 @@
 """The tensors of the layers of stages: what they are called, whether they can be stored, ties."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 import torch
@@ -15,12 +15,22 @@ Layers = Mapping[str, Mapping[str, torch.Tensor]]
 def tensors_by_layer(stages: Sequence[PipelineStage]) -> tuple[Layers, list[str]]:
     """Return each layer's tensors by their names, and every fault that keeps them from disk.
 
+    Raises
+    ------
+    TypeError
+        If the stages do not know the names of their layers.
+
     Examples
     --------
     >>> layers, faults = tensors_by_layer([PipelineStage([nn.Linear(2, 1), nn.ReLU()])])
     >>> list(layers["0"]), list(layers["1"]), faults
     (['weight', 'bias'], [], [])
     """
+    if not isinstance(stages, Iterable) or any(not isinstance(s, PipelineStage) for s in stages):
+        raise TypeError(
+            "shards go by the names of layers: make the stages with split_model, or each a "
+            "PipelineStage"
+        )
     layers: dict[str, Mapping[str, torch.Tensor]] = {}
     stage_of: dict[str, int] = {}
     faults: list[str] = []

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch: that it is a single number; and as the last layer of a profile."""
+"""The loss of a micro-batch: what it must be; and as the last layer of a profile."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +33,29 @@ class LossLayer(nn.Module):
     def forward(self, output: Any) -> Tensor:
         """Return the loss."""
         return self.loss_fn(output, *self.arguments)
+
+
+def check_loss(loss_fn: Any) -> None:
+    """Check that nothing in a loss is to be trained: no stage would have its gradients.
+
+    Raises
+    ------
+    ValueError
+        If it has parameters that are not frozen.
+    """
+    if isinstance(loss_fn, nn.Module) and any(p.requires_grad for p in loss_fn.parameters()):
+        raise ValueError("loss_fn has parameters of its own: put them into the last stage")
+
+
+def layer_kind(layer: nn.Module) -> str:
+    """Return of what kind a layer is: its class, or the function that is the loss.
+
+    Examples
+    --------
+    >>> layer_kind(nn.ReLU()), layer_kind(LossLayer(nn.functional.mse_loss, None))
+    ('ReLU', 'mse_loss')
+    """
+    return layer.kind if isinstance(layer, LossLayer) else type(layer).__name__
 
 
 def single(loss: Any) -> Tensor:

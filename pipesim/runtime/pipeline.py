@@ -47,15 +47,16 @@ And what the ranks really held: 1F1B holds p - s micro-batches on stage s.
 
 What to know: layers must not mix samples (no batch norm) if the gradients are to be the whole
 batch's. With dropout each micro-batch draws its own numbers; a stage that recomputes repeats those
-of its forward, as `torch.utils.checkpoint` does. The weights are the same for all micro-batches,
-under schedules that would update them as they go, too. A schedule without backwards gives the
-loss only. A forward and a backward that overlap on a device run one after the other here. Ops of
-less than a millisecond are timed better with `torch.set_num_threads(1)`. The times include the
-counting of what is held: some ten microseconds for every tensor that autograd saves.
+of its forward, as `torch.utils.checkpoint` does. What else a forward does it does twice there: the
+loss is called twice a micro-batch if the last stage recomputes, and the running statistics of batch
+norm are updated twice. The weights are the same for all micro-batches, under schedules that would
+update them as they go, too. A schedule without backwards gives the loss only. A forward and a
+backward that overlap on a device run one after the other here. Ops of less than a millisecond are
+timed better with `torch.set_num_threads(1)`. The times include the counting of what is held: some
+ten microseconds for every tensor that autograd saves.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -70,48 +71,16 @@ from pipesim.io.torch_schedule import read_schedule
 from pipesim.pipeline import Pipeline as SimulatedPipeline
 from pipesim.placement import Placement
 from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.run import Run, simulate
-from pipesim.runtime.activations import fresh
+from pipesim.run import simulate
+from pipesim.runtime.batch import MicroBatch, check_batch, micro_batches
 from pipesim.runtime.execution import Execution
-from pipesim.runtime.loss import single
-from pipesim.runtime.measured_run import measured_pipeline
+from pipesim.runtime.loss import check_loss, single
 from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.shards import load_stages, save_stages
-from pipesim.runtime.stage import PipelineStage, check_gradients_can_be
+from pipesim.runtime.stage import check_gradients_can_be, checked_stages
+from pipesim.runtime.step_result import StepResult, step_result
 from pipesim.schedule import Schedule
-from pipesim.step import Step, simulate_step, without_end
-from pipesim.training import Training
-
-REDUCTIONS = ("mean", "sum")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepResult:
-    """A real step: its loss, and what it would take on as many devices as there are ranks.
-
-    Parameters
-    ----------
-    loss
-        Of the whole batch.
-    run
-        Of the measured times; of several replicas that of the slowest. Its `pipeline` has every
-        stage's costs, one a micro-batch, and bytes: of one that recomputes the time that this
-        adds, `recompute_ms`, and what it does not keep, `rebuilt_bytes`.
-    peak_activation_bytes
-        The most that each rank has held for its backwards at once, counted by storages;
-        parameters, their gradients and messages that nobody has taken yet do not count. Of
-        several replicas the largest. None if they were not counted.
-    peak_in_flight
-        The most (stage, micro-batch) pairs that each rank has held at once.
-    step
-        The simulated step of all replicas, where there are several.
-    """
-
-    loss: float
-    run: Run
-    peak_activation_bytes: tuple[int, ...] | None
-    peak_in_flight: tuple[int, ...]
-    step: Step | None = None
+from pipesim.step import without_end
 
 
 class Pipeline:
@@ -144,6 +113,15 @@ class Pipeline:
         torch cannot; or with replicas, if it has no end of a step.
     DeadlockError
         If its ranks wait for each other.
+    TypeError
+        If the stages are no modules.
+
+    Notes
+    -----
+    A split backward goes through a stage's graph twice, for its input and for its parameters.
+    Layers of `torch.compile` give their memory away at the first time: set
+    `torch._functorch.config.donated_buffer = False` before they are compiled. Layers of
+    `torch.utils.checkpoint` need `use_reentrant=False`, under any schedule.
 
     Examples
     --------
@@ -166,7 +144,7 @@ class Pipeline:
         options: Mapping[str, Any] | None = None,
         replicas: int = 1,
     ) -> None:
-        self.stages = list(stages)
+        self.stages = checked_stages(stages)
         self.replicas = check_count("replicas", replicas)
         if is_schedule_file(schedule):
             schedule = read_schedule(schedule)
@@ -197,6 +175,8 @@ class Pipeline:
     ) -> StepResult:
         """Return the result of a step; gradients are added to `.grad` of the parameters.
 
+        As with `loss.backward()`, a step that fails may have added a part of them: zero them then.
+
         Parameters
         ----------
         inputs, targets
@@ -218,78 +198,50 @@ class Pipeline:
         ValueError
             If the batch has fewer samples than there are micro-batches, inputs and targets are
             not equally many, `loss_fn` has parameters, or a stage was made in inference mode;
-            before anything is run.
+            before anything is run. And when it shows: if a stage or the loss uses a tensor that
+            requires a gradient and is no parameter of the stage's modules, or no way leads back
+            from the loss.
         TypeError
-            If a stage puts out anything but one tensor, or `loss_fn` anything but a single number.
+            If inputs or targets are no tensor, a stage puts out anything but one tensor, or
+            `loss_fn` anything but a single number.
         """
         m = self.schedule.microbatches
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction = {reduction!r} is neither 'mean' nor 'sum'")
-        if len(inputs) != len(targets):
-            raise ValueError(f"{len(inputs)} inputs, but {len(targets)} targets")
-        if len(inputs) < m * self.replicas:
-            raise ValueError(
-                f"a batch of {len(inputs)} is too small for {m * self.replicas} micro-batches"
-            )
-        if isinstance(loss_fn, nn.Module) and any(p.requires_grad for p in loss_fn.parameters()):
-            raise ValueError("loss_fn has parameters of its own: put them into the last stage")
+        check_batch(inputs, targets, m * self.replicas, reduction)
+        check_loss(loss_fn)
         for number, stage in enumerate(self.stages):
             check_gradients_can_be(f"stage {number}", stage)
-        # Copies, as a rank of its own would get them: no micro-batch keeps the whole batch.
-        pieces = [
-            [fresh(piece) for piece in batch.detach().tensor_split(m * self.replicas)]
-            for batch in (inputs, targets)
-        ]
-        shares = [len(piece) / len(inputs) if reduction == "mean" else 1.0 for piece in pieces[0]]
-
+        pieces = micro_batches(inputs, targets, m * self.replicas, reduction)
         own = storages_of([*self.stages, *([loss_fn] if isinstance(loss_fn, nn.Module) else [])])
         measured = []
-        for first in range(0, m * self.replicas, m):
-
-            def loss(output: Tensor, microbatch: int, first: int = first) -> Tensor:
-                piece = first + microbatch
-                return single(loss_fn(output, pieces[1][piece])) * shares[piece]
-
-            activations = {(0, number): pieces[0][first + number] for number in range(m)}
-            execution = Execution(self.stages, self.schedule, loss, activations, own, count_bytes)
+        for first in range(0, len(pieces), m):
+            execution = self._execution(pieces[first : first + m], loss_fn, own, count_bytes)
             with torch.inference_mode(False):  # in it there would be no gradients
                 measured.append(execution.run(self._order))
+        return step_result(self.schedule, self.stages, measured, count_bytes)
 
-        pipes = [
-            measured_pipeline(self.schedule, self.stages, each, count_bytes) for each in measured
-        ]
-        step = None
-        if self.replicas == 1:
-            run = simulate(pipes[0], self.schedule)
-        else:
-            step = simulate_step(pipes, self.schedule, training=Training(replicas=self.replicas))
-            run = step.runs[step.slowest_replica]
-        return StepResult(
-            loss=float(torch.stack([part for each in measured for part in each.losses]).sum()),
-            run=run,
-            peak_activation_bytes=(
-                _largest(each.peak_bytes for each in measured) if count_bytes else None
-            ),
-            peak_in_flight=_largest(each.peak_in_flight for each in measured),
-            step=step,
-        )
+    def _execution(
+        self,
+        pieces: Sequence[MicroBatch],
+        loss_fn: Callable[[Tensor, Tensor], Tensor],
+        own: Collection[int],
+        count_bytes: bool,
+    ) -> Execution:
+        """Return the step of one replica, to be run."""
+
+        def loss(output: Tensor, number: int) -> Tensor:
+            _, targets, share = pieces[number]
+            return single(loss_fn(output, targets)) * share
+
+        activations = {(0, number): piece.inputs for number, piece in enumerate(pieces)}
+        return Execution(self.stages, self.schedule, loss, activations, own, count_bytes)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write one shard a stage and a manifest into a folder; see `save_stages`."""
-        save_stages(self._named_stages(), folder)
+        save_stages(self.stages, folder)
 
     def load(self, folder: str | PathLike[str]) -> None:
         """Read shards that any split of the same layers has saved; see `load_stages`."""
-        load_stages(self._named_stages(), folder)
-
-    def _named_stages(self) -> list[PipelineStage]:
-        named = [stage for stage in self.stages if isinstance(stage, PipelineStage)]
-        if len(named) < len(self.stages):
-            raise TypeError(
-                "shards go by the names of layers: make the stages with split_model, or each a "
-                "PipelineStage"
-            )
-        return named
+        load_stages(self.stages, folder)
 
     def __repr__(self) -> str:
         replicas = f", replicas={self.replicas}" if self.replicas > 1 else ""
@@ -323,7 +275,3 @@ def _check_stages(schedule: Schedule, count: int) -> None:
             f"{schedule.name} is for {schedule.stages} stages, the model is in {count}: "
             f"split it with {schedule.stages} counts"
         )
-
-
-def _largest(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(max(column) for column in zip(*rows, strict=True))

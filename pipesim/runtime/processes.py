@@ -5,7 +5,7 @@ no port has to be agreed on. Whatever happens, none of them is left when a call 
 """
 
 import multiprocessing
-import pickle
+import os
 import signal
 import threading
 import time
@@ -18,15 +18,21 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn
 
-from pipesim.checks import check_count
+from pipesim.checks import check_count, is_number, shown
 from pipesim.errors import PipesimError
-from pipesim.io.torch_export import write_schedule
 from pipesim.runtime.measured import MeasuredStep, measured_step
+from pipesim.runtime.rank_jobs import pickled_jobs
 from pipesim.runtime.torch_steps import RealStep
-from pipesim.runtime.worker import RankJob, work
+from pipesim.runtime.worker import work
 
 GRACE_S = 2.0  # for the cause of a failure to show, when the first complaint is a lost connection
 SLOWEST_START_S = 90.0  # of all processes together: each imports PyTorch
+LONGEST_S = 1e6  # which the system can still wait for at once
+
+# A process dies so while it starts where the script that is imported again has no guard.
+NO_GUARD = (
+    '; did the script call this outside of `if __name__ == "__main__":`? What it printed says more'
+)
 
 # Gloo moves a message once its receive is posted, and PyTorch posts it about where a send arises.
 PROTOCOL = "posted"
@@ -75,12 +81,13 @@ def measure_steps(
     cores
         The core that each rank is kept on, where the system can do that; by default any.
     timeout_s
-        For all of it, beside the start of the processes.
+        For all of it, beside the start of the processes; above 0 and at most 10^6.
 
     Raises
     ------
     ValueError
-        If the steps have different numbers of ranks, or `cores` another.
+        If the steps have different numbers of ranks, or `cores` another; if this process may not
+        use a core, a module, loss or batch cannot be pickled, or `repeats` or `timeout_s` is none.
     WorkerError
         If a process fails; the others are ended.
     TimeoutError
@@ -90,11 +97,12 @@ def measure_steps(
     if len(counts) != 1:
         raise ValueError(f"steps on {counts} ranks: give at least one, all on the same number")
     ranks = counts[0]
-    if cores is not None and len(cores) != ranks:
-        raise ValueError(f"{len(cores)} cores for {ranks} ranks")
+    _check_cores(cores, ranks)
     check_count("repeats", repeats)
+    if not is_number(timeout_s) or not 0 < timeout_s <= LONGEST_S:
+        raise ValueError(f"timeout_s = {timeout_s!r} is no number of seconds above 0, up to 10^6")
     with _clearing_away(), TemporaryDirectory(prefix="pipesim-") as folder:
-        jobs = _pickled_jobs(steps, ranks, Path(folder))
+        jobs = pickled_jobs(steps, ranks, Path(folder))
         arguments = [
             (folder, None if cores is None else cores[rank], timeout_s) for rank in range(ranks)
         ]
@@ -103,6 +111,22 @@ def measure_steps(
         measured_step(step.order, PROTOCOL, [of_rank[number] for of_rank in records])
         for number, step in enumerate(steps)
     ]
+
+
+def _check_cores(cores: Sequence[int] | None, ranks: int) -> None:
+    if cores is None:
+        return
+    if len(cores) != ranks:
+        raise ValueError(f"{len(cores)} cores for {ranks} ranks")
+    if not hasattr(os, "sched_getaffinity"):
+        raise ValueError("cores: this system keeps no process on a core; leave them out")
+    allowed = os.sched_getaffinity(0)
+    for core in cores:
+        if core not in allowed:
+            raise ValueError(
+                f"cores = {list(cores)}: this process may not use {core}, only "
+                f"{shown(sorted(allowed))}"
+            )
 
 
 @contextmanager
@@ -122,29 +146,6 @@ def _clearing_away() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _pickled_jobs(steps: Sequence[RealStep], ranks: int, folder: Path) -> list[bytes]:
-    """Return what each rank is to do; by the plain pickle, which shares no memory of tensors."""
-    jobs: list[list[RankJob]] = [[] for _ in range(ranks)]
-    for number, step in enumerate(steps):
-        path = folder / f"{number}.csv"
-        write_schedule(step.order, path)
-        for rank, of_rank in enumerate(jobs):
-            held = [s for s, owner in enumerate(step.order.placement.rank_of) if owner == rank]
-            of_rank.append(
-                RankJob(
-                    {stage: step.stages[stage] for stage in held},
-                    step.order.stages,
-                    step.order.microbatches,
-                    step.torch_class,
-                    str(path),
-                    step.inputs,
-                    step.targets,
-                    step.loss_fn,
-                )
-            )
-    return [pickle.dumps(of_rank) for of_rank in jobs]
 
 
 def _run_processes(
@@ -191,7 +192,9 @@ def _collect(processes: list[BaseProcess], answers: list[Connection], deadline: 
             except EOFError:  # it could not even say why: that is the cause, others lost it
                 processes[rank].join(GRACE_S)
                 code = processes[rank].exitcode
-                word, when, what = "failed", 0.0, f"it ended without a word, exit code {code}"
+                hint = NO_GUARD if code == 1 else ""
+                word, when = "failed", 0.0
+                what = f"it ended without a word, exit code {code}{hint}"
             if word == "done":
                 results[rank] = what
             else:

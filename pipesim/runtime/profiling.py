@@ -18,42 +18,22 @@ autograd, some ten microseconds, is in the times.
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipesim.checks import check_count, check_size
 from pipesim.layers import LayerProfile
 from pipesim.progress import Progress
-from pipesim.runtime.activations import (
-    copied,
-    cut_off,
-    fresh,
-    needing_grad,
-    shape_text,
-    tensors_of,
-)
+from pipesim.runtime.activations import fresh, needing_grad, shape_text, tensors_of
+from pipesim.runtime.layer_counts import counted_columns, layer_text
 from pipesim.runtime.layer_times import timed_passes
-from pipesim.runtime.loss import LossLayer, single
-from pipesim.runtime.saved_bytes import (
-    Storages,
-    activation_storages,
-    kept_at_ends,
-    kept_bytes,
-    noted_storages,
-    saved_storages,
-    storages_of,
-)
+from pipesim.runtime.loss import LossLayer, layer_kind
 from pipesim.runtime.stage import check_gradients_can_be, model_layers
-
-Layers: TypeAlias = Sequence[tuple[str, nn.Module]]
-
-STEADY = 0.25  # quartiles this far apart, relative to the median, can still be trusted
-NEGLIGIBLE = 0.01  # and so can those that are closer than this share of the time of all layers
+from pipesim.runtime.steadiness import spread_text, unsteady_layers, unsteady_text
 
 
 def profile_layers(
@@ -104,9 +84,11 @@ def profile_layers(
     Raises
     ------
     ValueError
-        If a layer does not take what the one before it puts out, the sample holds no tensor, there
-        are no layers, it is not known what they are, a parameter has no shape yet or was made in
-        inference mode, there are targets without a loss, or `repeats` is below 1.
+        If a layer fails on what the one before it puts out, an activation or the sample holds no
+        tensor, there are no layers, it is not known what they are, one is called "loss" beside a
+        loss, a parameter has no shape yet or was made in inference mode, there are targets without
+        a loss, or `repeats` is below 1; or if a layer uses a tensor that requires a gradient and is
+        no parameter of its own.
     TypeError
         If `loss_fn` gives anything but a single number.
 
@@ -127,12 +109,7 @@ def profile_layers(
     >>> profile.names[-1], profile.labels["kind"][-1]
     ('loss', 'cross_entropy')
     """
-    layers = model_layers(model, names)
-    _check_layers(layers)
-    if loss_fn is not None:
-        layers.append(("loss", LossLayer(loss_fn, fresh(targets))))
-    elif targets is not None:
-        raise ValueError("targets without a loss: give loss_fn, too")
+    layers = _layers(model, names, loss_fn, targets)
     modules = [layer for _, layer in layers]
     check_count("repeats", repeats)
     check_size("warmup", warmup)
@@ -142,90 +119,72 @@ def profile_layers(
         raise ValueError(f"the sample is a {type(sample).__name__} without a tensor in it")
     device = tensors[0].device
     with torch.inference_mode(False), torch.enable_grad(), _left_as_it_was(modules, device):
-        columns = _count(layers, sample)
+        counts = counted_columns(layers, sample)
         passes = timed_passes(modules, sample, device, repeats, warmup, progress)
-    forward, backward, input_grad = (np.array(times) for times in passes)
+    times, quartiles = _times(modules, *map(np.array, passes))
+    unsteady = unsteady_layers(quartiles)
+    names = tuple(name for name, _ in layers)
+    if unsteady.any():
+        warnings.warn(unsteady_text(names, quartiles, unsteady), stacklevel=2)
+    labels = {
+        "kind": tuple(map(layer_kind, modules)),
+        "spread": tuple(map(spread_text, quartiles.T, unsteady)),
+    }
+    source = _source(tensors, device, repeats)
+    return LayerProfile(**times, **counts, names=names, labels=labels, source=source)
+
+
+def _layers(
+    model: nn.Module | Iterable[nn.Module],
+    names: Sequence[str] | None,
+    loss_fn: Callable[..., torch.Tensor] | None,
+    targets: Any,
+) -> list[tuple[str, nn.Module]]:
+    """Return the layers, the last of them the loss if there is one, all checked."""
+    layers = model_layers(model, names)
+    _check_layers(layers)
+    if loss_fn is None:
+        if targets is not None:
+            raise ValueError("targets without a loss: give loss_fn, too")
+        return layers
+    if "loss" in dict(layers):
+        raise ValueError(
+            "a layer of the model is called 'loss', as the one of loss_fn is: give the layers as a "
+            "list of modules, which are called by their numbers"
+        )
+    return [*layers, ("loss", LossLayer(loss_fn, fresh(targets)))]
+
+
+def _check_layers(layers: Sequence[tuple[str, nn.Module]]) -> None:
+    if not layers:
+        raise ValueError("the model has no layers: there is nothing to measure")
+    for number, (name, layer) in enumerate(layers):
+        which = layer_text(number, name, layer)
+        if any(map(nn.parameter.is_lazy, (*layer.parameters(), *layer.buffers()))):
+            raise ValueError(
+                f"{which} has parameters without a shape yet: run the model once before"
+            )
+        check_gradients_can_be(which, layer)
+
+
+def _times(
+    modules: Sequence[nn.Module],
+    forward: npt.NDArray[np.float64],
+    backward: npt.NDArray[np.float64],
+    input_grad: npt.NDArray[np.float64],
+) -> tuple[dict[str, Any], npt.NDArray[np.float64]]:
+    """Return the columns of times, and the quartiles of what a repeat takes, by layer [ms]."""
     whole = np.median(backward, axis=0)
     first_part = np.minimum(np.median(input_grad, axis=0), whole)
     frozen = [not needing_grad(list(layer.parameters())) for layer in modules]
     first_part[frozen] = whole[frozen]
-    repeat = forward[::2] + forward[1::2] + backward + input_grad
-    quartiles = np.percentile(repeat, [25, 50, 75], axis=0)
-    unsteady = _unsteady(quartiles)
-    if unsteady.any():
-        warnings.warn(_unsteady_text(layers, quartiles, unsteady), stacklevel=2)
-    return LayerProfile(
-        forward_ms=np.median(forward, axis=0).tolist(),
-        input_grad_ms=first_part.tolist(),
-        weight_grad_ms=(whole - first_part).tolist(),
-        names=tuple(name for name, _ in layers),
-        labels={
-            "kind": tuple(_kind(layer) for _, layer in layers),
-            "spread": tuple(map(_spread_text, quartiles.T, unsteady)),
-        },
-        source=_source(tensors, device, repeats),
-        **columns,
-    )
-
-
-def _check_layers(layers: Layers) -> None:
-    if not layers:
-        raise ValueError("the model has no layers: there is nothing to measure")
-    for number, (name, layer) in enumerate(layers):
-        if any(map(nn.parameter.is_lazy, (*layer.parameters(), *layer.buffers()))):
-            raise ValueError(
-                f"layer {number} ({name}, {type(layer).__name__}) has parameters without a shape "
-                "yet: run the model once before"
-            )
-        check_gradients_can_be(f"layer {number} ({name}, {type(layer).__name__})", layer)
-
-
-def _kind(layer: nn.Module) -> str:
-    return layer.kind if isinstance(layer, LossLayer) else type(layer).__name__
-
-
-def _count(layers: Layers, sample: Any) -> dict[str, Any]:
-    """Return what is counted and not timed, by the columns of a profile."""
-    excluded = storages_of(layer for _, layer in layers)
-    activation = copied(sample)  # alone in its storage
-    seen: set[int] = set()
-    saved: list[Storages] = []
-    between = [activation_storages(activation)]
-    noted: list[Storages] = []
-    params, outputs, flops = [], [], []
-    for number, (name, layer) in enumerate(layers):
-        try:
-            with FlopCounterMode(display=False) as counter:
-                received = cut_off(activation)
-                output = layer(copied(received))
-            noted.append(noted_storages(layer, received, output))
-            activation, storages = saved_storages(layer, activation, excluded=excluded)
-        except Exception as error:
-            raise ValueError(
-                f"layer {number} ({name}, {_kind(layer)}) does not take "
-                f"{shape_text(activation)}: {error}"
-            ) from error
-        if isinstance(layer, LossLayer):
-            single(activation)
-        own = {id(parameter): parameter.nbytes for parameter in layer.parameters()}
-        params.append(sum(own[key] for key in own if key not in seen))
-        seen.update(own)
-        saved.append(storages)
-        between.append(activation_storages(activation))
-        outputs.append(sum(tensor.nbytes for tensor in tensors_of(activation)))
-        flops.append(counter.get_total_flops() / 1e9)
-    training = max((number for number, gradients in enumerate(noted) if gradients), default=-1) + 1
-    for_weights = [kept | more for kept, more in zip(saved[:training], noted, strict=False)]
-    first, last = kept_at_ends(saved, between)
-    return {
-        "stash_bytes": kept_bytes(saved),
-        "wgrad_stash_bytes": kept_bytes(for_weights) + [0] * (len(layers) - training),
-        "first_stash_bytes": first if any(first) else None,
-        "last_stash_bytes": last if any(last) else None,
-        "param_bytes": params,
-        "output_bytes": outputs,
-        "forward_gflop": flops,
+    columns = {
+        "forward_ms": np.median(forward, axis=0).tolist(),
+        "input_grad_ms": first_part.tolist(),
+        "weight_grad_ms": (whole - first_part).tolist(),
     }
+    repeat = forward[::2] + forward[1::2] + backward + input_grad
+    return columns, np.percentile(repeat, [25, 50, 75], axis=0)
 
 
 @contextmanager
@@ -239,34 +198,6 @@ def _left_as_it_was(layers: Sequence[nn.Module], device: torch.device) -> Iterat
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
-
-
-def _unsteady(quartiles: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Say of which layers the times should not be trusted."""
-    low, median, high = quartiles
-    unsteady: npt.NDArray[np.bool_] = (high - low > STEADY * median) & (
-        high - low > NEGLIGIBLE * median.sum()
-    )
-    return unsteady
-
-
-def _spread_text(quartiles: npt.NDArray[np.float64], unsteady: bool) -> str:
-    low, median, high = quartiles
-    text = f"{low / median - 1:+.1%} {high / median - 1:+.1%}" if median else "+0.0% +0.0%"
-    return f"{text} unsteady" if unsteady else text
-
-
-def _unsteady_text(
-    layers: Layers, quartiles: npt.NDArray[np.float64], unsteady: npt.NDArray[np.bool_]
-) -> str:
-    which = ", ".join(
-        f"{layers[number][0]} ({_spread_text(quartiles[:, number], False)})"
-        for number in np.flatnonzero(unsteady).tolist()
-    )
-    return (
-        f"layer times are unsteady, with quartiles far from the median for {which}: close other "
-        "programs, use fewer threads, or more repeats"
-    )
 
 
 def _source(tensors: Sequence[torch.Tensor], device: torch.device, repeats: int) -> str:

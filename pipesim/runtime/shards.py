@@ -64,6 +64,8 @@ def save_stages(stages: Sequence[PipelineStage], folder: str | os.PathLike[str])
     ConfigError
         With every fault, before anything is written: layers of the same name, tensors without
         values or that safetensors cannot hold.
+    TypeError
+        If the stages are not each a `PipelineStage`.
     OSError
         If the folder cannot be written to.
 
@@ -120,10 +122,12 @@ def load_stages(stages: Sequence[PipelineStage], folder: str | os.PathLike[str])
         With every fault, before anything is copied: a manifest that is missing or does not parse;
         a shard that is missing, cut short, changed or no safetensors file; a layer or a tensor
         that only one of the two has; another shape or dtype; other ties.
+    TypeError
+        If the stages are not each a `PipelineStage`.
     """
     source = Path(folder)
-    manifest = read_manifest(source)
     layers, faults = tensors_by_layer(stages)
+    manifest = read_manifest(source)
     faults += damages(source, manifest)
     faults += differences(manifest, layers)
     faults += other_ties(manifest, layers)

@@ -41,7 +41,8 @@ def input_gradient(
     Parameters
     ----------
     outputs, gradients
-        Where the stage's graph ends, and the gradients there. The graph is kept.
+        Where the stage's graph ends, and the gradients there. The graph is kept if parameters
+        hang on it.
     inputs
         Leaves of the graph that want a gradient. If there are none, all is left to W.
     parameters
@@ -65,7 +66,11 @@ def input_gradient(
         of_inputs: Sequence[Tensor | None] = ()
         if inputs:
             of_inputs = torch.autograd.grad(
-                outputs, inputs, gradients, retain_graph=True, allow_unused=True
+                outputs,
+                inputs,
+                gradients,
+                retain_graph=bool(places or shared),
+                allow_unused=True,
             )
     finally:
         for handle in handles:
@@ -84,12 +89,12 @@ def input_gradient(
     return of_inputs, parts
 
 
-def weight_gradients(parts: Iterable[WeightPart]) -> list[tuple[Tensor, Tensor]]:
-    """Return the parameters that a backward reaches, each with its gradient."""
+def weight_gradients(parts: Sequence[WeightPart]) -> list[tuple[Tensor, Tensor]]:
+    """Return the parameters that a backward reaches, each with its gradient; free the graph."""
     found = []
-    for edges, gradients, parameters in parts:
+    for number, (edges, gradients, parameters) in enumerate(parts, start=1):
         of_parameters = torch.autograd.grad(
-            edges, parameters, gradients, retain_graph=True, allow_unused=True
+            edges, parameters, gradients, retain_graph=number < len(parts), allow_unused=True
         )
         found += [
             (parameter, each)
@@ -111,8 +116,8 @@ def places_of_use(
     goals = {id(tensor) for tensor in inputs}
     on_the_way: dict[Node, None] = {}  # a set, in a fixed order
     hanging: dict[Node, set[int]] = {}  # on a node: parameters that it reaches off the way
-    for node in _inputs_first(roots):
-        leaf = id(getattr(node, "variable", None))
+    for node in inputs_first(roots):
+        leaf = id(leaf_of(node))
         below = [child for child, _ in node.next_functions if child is not None]
         if leaf in goals or any(child in on_the_way for child in below):
             on_the_way[node] = None
@@ -129,7 +134,13 @@ def places_of_use(
     return places, shared
 
 
-def _inputs_first(roots: Iterable[Node]) -> list[Node]:
+def leaf_of(node: Node) -> Tensor | None:
+    """Return the tensor whose gradient a node adds up, None of any other node."""
+    # An autograd.Function may keep what it likes under this name, but its way goes on.
+    return None if node.next_functions else getattr(node, "variable", None)
+
+
+def inputs_first(roots: Iterable[Node]) -> list[Node]:
     """Return the nodes of a graph, each after those that its backward goes on to."""
     found: dict[Node, None] = {}
     entered: set[Node | None] = {None}  # None: an edge that leads nowhere

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, permutations
 from operator import index
 from typing import Any
 
@@ -104,12 +104,12 @@ def model_layers(
         An `nn.Sequential` or `nn.ModuleList`, a list of modules, or any module whose layers
         `names` says.
     names
-        Names of submodules, such as "blocks.0", in forward order.
+        Names of submodules, such as "blocks.0", in forward order, none within another.
 
     Raises
     ------
     ValueError
-        If there is no such submodule, or it is not known what the layers are.
+        If there is no such submodule, one would run twice, or it is not known what the layers are.
 
     Examples
     --------
@@ -119,11 +119,7 @@ def model_layers(
     if names is not None:
         if not isinstance(model, nn.Module):
             raise ValueError("names of submodules need a module that has them")
-        known = dict(model.named_modules(remove_duplicate=False))
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise ValueError(f"{type(model).__name__} has no submodule {missing[0]!r}")
-        return [(name, known[name]) for name in names]
+        return _named_layers(model, names)
     if isinstance(model, nn.Sequential | nn.ModuleList):
         # A module that stands there twice is two layers, which `named_children` would not tell.
         return [(name, layer) for name, layer in model._modules.items() if layer is not None]
@@ -133,6 +129,45 @@ def model_layers(
             "names=['embedding', 'blocks.0', ...]"
         )
     return [(str(number), layer) for number, layer in enumerate(model)]
+
+
+def checked_stages(stages: Any) -> list[nn.Module]:
+    """Return the stages of a pipeline in a list.
+
+    Raises
+    ------
+    TypeError
+        If they are no modules in a row.
+    """
+    if not isinstance(stages, Iterable):
+        raise TypeError(
+            f"stages is a {type(stages).__name__}: give modules in forward order, such as "
+            "split_model makes"
+        )
+    listed = list(stages)
+    for number, stage in enumerate(listed):
+        if not isinstance(stage, nn.Module):
+            raise TypeError(f"stage {number} is a {type(stage).__name__}, not an nn.Module")
+    return listed
+
+
+def _named_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Module]]:
+    if isinstance(names, str):
+        raise ValueError(f"names = {names!r} is a text: give a list of names, [{names!r}]")
+    known = dict(model.named_modules(remove_duplicate=False))
+    for name in names:
+        if name == "":
+            raise ValueError(f"names = {list(names)}: '' is the whole model; name its layers")
+        if name not in known:
+            raise ValueError(f"{type(model).__name__} has no submodule {name!r}")
+    for outer, inner in permutations(names, 2):
+        if f"{inner}.".startswith(f"{outer}."):
+            fault = "is there twice" if inner == outer else f"lies within {outer!r}"
+            raise ValueError(
+                f"names: {inner!r} {fault} and would run twice: take one of the two out, or, where "
+                "that is meant, give the layers themselves as a list of modules"
+            )
+    return [(name, known[name]) for name in names]
 
 
 def check_gradients_can_be(name: str, module: nn.Module) -> None:

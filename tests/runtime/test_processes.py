@@ -298,6 +298,68 @@ def test_steps_that_do_not_go_together():
         measure_steps([two], cores=[0])
 
 
+@pytest.mark.parametrize("timeout_s", [0, -5, float("inf"), float("nan"), 1e7, "10", True])
+def test_a_timeout_that_is_none_is_refused(timeout_s):
+    with pytest.raises(ValueError, match=f"timeout_s = '?{timeout_s}'? is no number of seconds"):
+        measure_steps([sleeping_step(SPLIT, "ScheduleGPipe", M)], timeout_s=timeout_s)
+
+
+def test_cores_that_cannot_be_had_are_refused(monkeypatch):
+    step = sleeping_step(SPLIT, "ScheduleGPipe", M)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    with pytest.raises(ValueError, match=r"cores = \[0, 99\]: .* not use 99, only \[0, 1\]"):
+        measure_steps([step], cores=[0, 99])
+    monkeypatch.delattr(os, "sched_getaffinity")
+    with pytest.raises(ValueError, match="this system keeps no process on a core; leave them out"):
+        measure_steps([step], cores=[0, 1])
+
+
+def test_what_cannot_be_sent_to_a_process_is_named():
+    class Local(torch.nn.Linear):
+        """Of a class that cannot be imported."""
+
+    batch, loss = torch.zeros(4, 8), torch.nn.MSELoss()
+    modules = [torch.nn.Linear(8, 8), Local(8, 8)]
+    good = real_step(modules[:1] * 2, "ScheduleGPipe", batch, batch, loss, microbatches=2)
+    bad = real_step(
+        modules, "ScheduleGPipe", batch, batch, lambda output, target: output.sum(), microbatches=2
+    )
+    with pytest.raises(ValueError, match="put them at the top level of a module") as info:
+        measure_steps([good, bad])
+    first, second, _ = str(info.value).splitlines()
+    assert first.startswith("step 1 (gpipe): stage 1 (Local) cannot be pickled: ")
+    assert second.startswith("step 1 (gpipe): loss_fn cannot be pickled: ")
+    assert multiprocessing.active_children() == []
+
+
+UNGUARDED = """
+import torch
+from pipesim.runtime import measure_steps, real_step
+batch, modules = torch.zeros(2, 8), [torch.nn.Linear(8, 8)]
+step = real_step(modules, "ScheduleGPipe", batch, batch, torch.nn.MSELoss(), microbatches=2)
+measure_steps([step])
+"""
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert (
+        'exit code 1; did the script call this outside of `if __name__ == "__main__":`?'
+        in (done.stderr.splitlines()[-1])
+    )
+
+
 def listening_sockets():
     """Return the sockets of this process and its children on which somebody listens."""
     if not os.path.exists("/proc/self/net/tcp"):

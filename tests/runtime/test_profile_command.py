@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
 
 import pipesim as ps  # noqa: E402
 from pipesim.cli import main  # noqa: E402
+from pipesim.cli.outputs import ProgressBar  # noqa: E402
 
 MODEL = """
 import argparse
@@ -58,6 +59,28 @@ def two_with_sample():
 
 def three_things():
     return nn.Linear(8, 8), torch.zeros(3, 8), torch.zeros(3, 8)
+
+def with_loss():
+    labels = torch.tensor([1, 0, 1])
+    return nn.Sequential(nn.Linear(8, 2)), torch.zeros(3, 8), nn.functional.cross_entropy, labels
+
+def with_loss_alone():
+    return nn.Sequential(nn.Linear(8, 2)), torch.zeros(3, 8), torch.sum
+
+def with_loss_of_any_batch():
+    return three(), None, nn.L1Loss(), torch.zeros(5, 2)
+
+def with_wrong_loss():
+    return nn.Sequential(nn.Linear(8, 2)), torch.zeros(3, 8), torch.abs
+
+def with_targets_alone():
+    return nn.Sequential(nn.Linear(8, 2)), torch.zeros(3, 8), None, torch.zeros(3, 2)
+
+def five_things():
+    return (*with_loss(), None)
+
+def demanding(width):
+    return nn.Linear(width, width)
 
 def parsing():
     return argparse.ArgumentParser().parse_args(["--unknown"])  # parsed here
@@ -121,7 +144,7 @@ def test_a_function_may_give_the_micro_batch_and_a_name_may_be_a_model(capsys):
     assert main(["profile", "some_model:build_with_sample", "--input", "7x8", *QUICK]) == 0
     assert "micro-batch 7x8 float32" in capsys.readouterr().out
     assert main(["profile", "some_model:ready", *flags]) == 2  # weights of another type
-    assert "does not take 7x8 float64" in capsys.readouterr().err
+    assert "fails on 7x8 float64, in its forward" in capsys.readouterr().err
     assert main(["profile", "some_model:ready", "--input", "7x8", *QUICK]) == 0
 
 
@@ -148,6 +171,42 @@ def test_modules_in_a_row_may_come_with_a_micro_batch(capsys):
     assert "micro-batch 3x8 float32" in found["source"]
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "kinds"),
+    [
+        ("with_loss", [], ["Linear", "cross_entropy"]),
+        ("with_loss", ["--input", "3x8"], ["Linear", "cross_entropy"]),
+        ("with_loss_alone", [], ["Linear", "sum"]),
+        ("with_loss_of_any_batch", ["--input", "5x8"], ["Linear", "ReLU", "Linear", "L1Loss"]),
+    ],
+)
+def test_the_loss_is_measured_where_there_is_one(name, flags, kinds, capsys):
+    assert main(["profile", f"some_model:{name}", *flags, *QUICK, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["layers"]
+    assert [row["kind"] for row in rows] == kinds
+    assert rows[-1]["layer"] == "loss"
+    assert rows[-1]["output_bytes"] == 4
+
+
+def test_as_many_passes_as_asked_for(monkeypatch, capsys):
+    totals = set()
+    monkeypatch.setattr(ProgressBar, "__call__", lambda bar, done, total: totals.add(total))
+    flags = ["--input", "7x8", "--repeats", "3", "--warmup"]
+    for warmup in ("0", "2"):
+        assert main(["profile", "some_model:ready", *flags, warmup]) == 0
+    assert totals == {2 * 3, 2 * (3 + 2)}
+    assert main(["profile", "some_model:ready", *flags, "-1"]) == 2
+    assert "--warmup = -1 is not a whole number from 0" in capsys.readouterr().err
+
+
+def test_no_line_is_blamed_where_none_is_the_module_s(capsys):
+    assert main(["profile", "some_model:demanding", "--input", "4x8"]) == 2
+    assert capsys.readouterr().err == (
+        "pipesim: some_model:demanding: TypeError: demanding() missing 1 required positional "
+        "argument: 'width'\n"
+    )
+
+
 def test_a_line_of_the_module_is_named_even_where_a_library_leaves(folder, capsys):
     line = MODEL[: MODEL.index("# parsed here")].count("\n") + 1
     assert main(["profile", "some_model:parsing"]) == 2
@@ -165,13 +224,16 @@ def test_ctrl_c_in_the_module_is_an_interruption(capsys):
         (["some_model:build"], "gives no micro-batch with the model: give a shape such as --input"),
         (
             ["some_model:build", "--input", "4x5"],
-            "layer 0 (0, Embedding) does not take 4x5 float32",
+            "layer 0 (0, Embedding) fails on 4x5 float32, in its forward",
         ),
         (
             ["some_model:build", *TOKENS, "--vocabulary", "100000"],
-            "layer 0 (0, Embedding) does not take 4x5 int64: index out of range",
+            "layer 0 (0, Embedding) fails on 4x5 int64, in its forward: index out of range",
         ),
-        (["some_model:ready", "--input", "4x5"], "layer 0 (0, Linear) does not take 4x5 float32: "),
+        (
+            ["some_model:ready", "--input", "4x5"],
+            "layer 0 (0, Linear) fails on 4x5 float32, in its forward: ",
+        ),
         (["some_model:build", "--input", "4x"], "--input 4x: is no shape"),
         (["some_model:build", "--input", "0x4"], "--input 0x4: is no shape"),
         (["some_model:build", "--input", "4", "--dtype", "int6"], "--dtype int6: cannot be made: "),
@@ -194,7 +256,13 @@ def test_ctrl_c_in_the_module_is_an_interruption(capsys):
         (["some_model:stopping"], "SystemExit: no weights"),
         (["leaving:build"], "SystemExit: 0"),
         (["some_model:nothing"], "gives a NoneType, not a module or a list of them"),
-        (["some_model:three_things"], "gives a tuple, not a module or a list of them, alone or in"),
+        (["some_model:three_things"], "gives a Tensor as the loss, not a function"),
+        (["some_model:five_things"], "gives a tuple, not a module or a list of them, alone or as"),
+        (["some_model:with_wrong_loss"], "with_wrong_loss: loss_fn gives a tensor (3, 2): give a"),
+        (["some_model:with_targets_alone"], "targets without a loss: give"),
+        (["some_model:with_loss_of_any_batch"], "gives no micro-batch with the model"),
+        (["some_model:with_loss", "--input", "4x8"], "layer 1 (loss, cross_entropy) fails on 4x2"),
+        (["some_model:build", *TOKENS, "--names", ","], "'' is the whole model; name its layers"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_way_out(folder, arguments, message, capsys):

@@ -46,6 +46,25 @@ def test_what_the_layers_are_must_be_known():
     assert [name for name, _ in model_layers(Model(), ["second", "first"])] == ["second", "first"]
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["0", "0.1", "1"], r"'0\.1' lies within '0' and would run twice: take one of the two out"),
+        (["0.1", "0"], r"'0\.1' lies within '0'"),
+        (["1", "0", "1"], "'1' is there twice and would run twice: .* as a list of modules"),
+        ([""], r"names = \[''\]: '' is the whole model; name its layers"),
+        (["0", ""], "'' is the whole model"),
+        ("01", r"names = '01' is a text: give a list of names, \['01'\]"),
+    ],
+)
+def test_names_that_would_run_a_layer_twice_are_refused(names, message):
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model = nn.Sequential(inner, *(nn.Linear(2, 2) for _ in range(10)))
+    with pytest.raises(ValueError, match=message):
+        model_layers(model, names)
+    assert [name for name, _ in model_layers(model, ["0.0", "0.1", "1", "10"])][-1] == "10"
+
+
 def test_a_stage_that_recomputes_gives_the_same():
     layers = [nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)]
     x = torch.randn(4, 3, requires_grad=True)
