@@ -27,9 +27,10 @@ lint: $(TEST_ENVIRONMENT)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(ENVIRONMENT)
+bench: $(TEST_ENVIRONMENT)
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/partition.py
+	$(BIN)/python benchmarks/pages.py
 
 # The figures of docs/gallery.md and of the README.
 gallery: $(ENVIRONMENT)

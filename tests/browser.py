@@ -21,7 +21,7 @@ IDLE = "return Boolean(window.Bokeh && Bokeh.documents.length && Bokeh.documents
 HARMLESS = ("GL Driver Message", "GroupMarkerNotSet")
 
 
-def _missing():
+def reason_against():
     """Return what there is no browser for, None if there is one."""
     if find_spec("selenium") is None:
         return "selenium is not installed"
@@ -35,7 +35,7 @@ def _chromium():
     return next(filter(None, map(shutil.which, names)), None)
 
 
-needs_browser = pytest.mark.skipif(_missing() is not None, reason=str(_missing()))
+needs_browser = pytest.mark.skipif(reason_against() is not None, reason=str(reason_against()))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 import pipesim as ps
+from pipesim.plot.html_data import MOST_BARS
 from tests.browser import browser, complaints, load, needs_browser, requests, wait_for
 
 pytestmark = needs_browser
@@ -152,10 +153,8 @@ def test_buttons_and_legend_show_and_hide(page):
     for active, count in ((0, 1), (2, 2)):
         ask(page, groups + "group.active = arguments[0]", active)
         assert ask(page, "return figures.length") == count
-    items = ask(
-        page,
-        "return models.find((each) => each.type === 'Legend').items.map((each) => each.label.value)",
-    )
+    legend = "models.find((each) => each.type === 'Legend')"
+    items = ask(page, f"return {legend}.items.map((each) => each.label.value)")
     assert {"forward (F)", "waits for gradient", "drain", "critical path"} < set(items)
     path = "const path = named(figures[0], 'critical path')[0];"
     assert ask(page, path + "return path.visible") is False
@@ -185,7 +184,7 @@ def test_of_a_million_ops_a_part_is_shown_with_a_notice(driver, tmp_path):
     ps.plot.write_html(run_of(32, 15_625), tmp_path / "page.html")
     load(driver, tmp_path / "page.html")
     count = "return named(figures[0], 'bars').map((each) => each.data_source.data.left.length)"
-    assert sum(ask(driver, count)) <= 60_000
+    assert sum(ask(driver, count)) <= MOST_BARS
     notices = ask(driver, "return models.filter((each) => each.type === 'Div').map((e) => e.text)")
     assert any("the run has 1,000,000" in text and "--window" in text for text in notices)
     assert (tmp_path / "page.html").stat().st_size < 10_000_000
