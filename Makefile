@@ -33,7 +33,7 @@ bench: $(TEST_ENVIRONMENT)
 	$(BIN)/python benchmarks/pages.py
 
 # The figures of docs/gallery.md and of the README.
-gallery: $(ENVIRONMENT)
+gallery: $(TEST_ENVIRONMENT)
 	$(BIN)/python experiments/01_unequal_stages.py
 	$(BIN)/python experiments/05_price_of_imbalance.py
 	$(BIN)/python experiments/06_schedule_zoo.py
@@ -41,6 +41,7 @@ gallery: $(ENVIRONMENT)
 	$(BIN)/python experiments/11_equal_what.py
 	$(BIN)/python experiments/12_recompute_trade.py
 	$(BIN)/python experiments/13_pipeline_x_data_parallel.py
+	$(BIN)/python experiments/17_a_page.py
 	cp out/01_unequal_stages.png docs/straggler.png
 	cp out/05_price_of_imbalance.png docs/price_of_imbalance.png
 	cp out/06_schedule_zoo.png docs/schedule_zoo.png
@@ -49,6 +50,7 @@ gallery: $(ENVIRONMENT)
 	cp out/11_equal_what.png docs/equal_what.png
 	cp out/12_recompute_trade.png docs/recompute.png
 	cp out/13_replicas.png docs/replicas.png
+	[ ! -f out/17_page.png ] || cp out/17_page.png docs/page.png  # without a browser it stays
 
 clean:
 	rm -rf .venv .venv-torch .venv-distributed out

@@ -200,6 +200,7 @@ def _hover_of(bar: "GlyphRenderer", kind: str) -> HoverTool:
             ("idle before", "@waited{custom}"),
         ],
         formatters={"@stage": op, "@waited": wait},
+        attachment="vertical",
         visible=False,
     )
 
