@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from pipesim.io.files import has_ending
 from pipesim.io.table_file import check_library
 
 if TYPE_CHECKING:
@@ -20,12 +21,11 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
     Raises
     ------
     ValueError
-        If its ending is unknown, Parquet's library is not installed, or it cannot be written.
+        If its ending is unknown, the library for it is not installed, or it cannot be written.
     """
     if path is None:
         return
-    ending = Path(path).suffix.lower()
-    if ending not in endings:
+    if not has_ending(path, endings):
         raise ValueError(f"{flag} {path}: the ending must be {', '.join(endings)}")
     check_library(f"{flag} {path}")
     folder = Path(path).parent

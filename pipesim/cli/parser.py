@@ -89,11 +89,20 @@ def _add_run(commands: Commands) -> None:
     )
     _set_flag(run)
     _memory_flag(run)
-    run.add_argument("--gantt", metavar="FILE", help="write the Gantt chart: .png, .svg or .pdf")
+    run.add_argument(
+        "--gantt",
+        metavar="FILE",
+        help="write the Gantt chart: .png, .svg or .pdf; or a trace for viewers, as --trace does",
+    )
     run.add_argument(
         "--critical-path", action="store_true", help="outline the critical path on the Gantt chart"
     )
-    run.add_argument("--trace", metavar="FILE", help="write the trace: .csv or .parquet")
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write the trace: .csv or .parquet, a table; .json or .json.gz, for chrome://tracing "
+        "and ui.perfetto.dev; .pftrace, for the latter",
+    )
     run.add_argument(
         "--export-schedule",
         metavar="FILE",

@@ -2,13 +2,14 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeGuard
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
 TABLE_ENDINGS = (".csv", ".parquet")
+VIEWER_ENDINGS = (".json", ".json.gz", ".pftrace")  # traces to open in a viewer
 SCHEDULE_ENDING = ".csv"
 
 
@@ -23,6 +24,18 @@ def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
     if isinstance(schedule, str):
         return schedule.lower().endswith(SCHEDULE_ENDING)
     return isinstance(schedule, os.PathLike)
+
+
+def has_ending(path: str | os.PathLike[str], endings: Sequence[str]) -> bool:
+    """Say whether a file's name has one of some endings, whatever the case, after a stem.
+
+    Examples
+    --------
+    >>> has_ending("out/run.JSON.gz", (".json.gz",)), has_ending(".json", (".json",))
+    (True, False)
+    """
+    name = Path(path).name.lower()
+    return any(name.endswith(ending) and name != ending for ending in endings)
 
 
 @contextmanager

@@ -10,6 +10,9 @@ from pipesim.io.files import TABLE_ENDINGS, replacing
 if TYPE_CHECKING:
     import pandas as pd
 
+# Ending, the library that writes such files, the extra that installs it.
+LIBRARIES = ((".parquet", "pyarrow", "parquet"), (".pftrace", "perfetto", "perfetto"))
+
 
 def check_table_file(path: str | PathLike[str]) -> None:
     """Check that a table can be written to a file of this name, before there is one.
@@ -31,10 +34,11 @@ def check_library(name: str) -> None:
     Raises
     ------
     ValueError
-        If it is a .parquet file, and Parquet's library is not.
+        If it is a .parquet or .pftrace file, and the library for these is not.
     """
-    if name.lower().endswith(".parquet") and find_spec("pyarrow") is None:
-        raise ValueError(f"{name}: needs pyarrow; pip install 'pipesim[parquet]'")
+    for ending, library, extra in LIBRARIES:
+        if name.lower().endswith(ending) and find_spec(library) is None:
+            raise ValueError(f"{name}: needs {library}; pip install 'pipesim[{extra}]'")
 
 
 def write_table(table: "pd.DataFrame", path: str | PathLike[str]) -> None:
