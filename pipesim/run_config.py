@@ -37,7 +37,7 @@ def run_config(run: Run, options: Mapping[str, Any] | None = None) -> dict[str, 
     pipe, schedule = run.pipeline, run.schedule
     options = dict(options or {})
     family = FAMILIES.get(schedule.family)
-    usual = {} if family is None else family.options
+    usual = {} if family is None else dict(family.options)
     batches = (usual | options).get("batches", 1)  # which run one after the other
     how = {
         "schedule": schedule.name,

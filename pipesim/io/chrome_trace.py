@@ -182,7 +182,8 @@ def read_chrome_trace(path: str | PathLike[str]) -> "pd.DataFrame":
 
     try:
         document = json.loads(_content(path), object_hook=keep)
-        if not isinstance(document, dict) or OURS not in document.get("otherData", ()):
+        metadata = document.get("otherData") if isinstance(document, dict) else None
+        if not isinstance(metadata, dict) or OURS not in metadata:
             reason = "pipesim did not write it, and can read back only what `write_trace` writes"
             raise ConfigError(str(path), [f"otherData.{OURS} is missing: {reason}"])
         return _span_table(fields)
