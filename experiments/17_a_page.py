@@ -38,7 +38,7 @@ return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.c
 """
 
 
-def main() -> ps.Run:
+def main(quick: bool = False) -> ps.Run:
     OUT.mkdir(exist_ok=True)
     overrides = {"run.microbatches": MICROBATCHES}
     run = ps.simulate_config(ps.read_config(CONFIG, overrides))
@@ -48,6 +48,8 @@ def main() -> ps.Run:
     start = ops.start[(ops.kind == "B") & (ops.microbatch == PICKED)].iloc[0]
     idle = start - ops.end[ops.end <= start].max()
     print(f"rank {RANK} was idle for {idle:.1f} ms before {RANK}B{PICKED}")
+    if quick:
+        return run
     if find_spec("selenium") is None or not shutil.which("chromedriver"):
         print("no picture of it: selenium and Chromium's driver are needed")
     else:
@@ -83,8 +85,10 @@ def seen(page: Path) -> Image.Image:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="the page without a picture of it")
+    given = parser.parse_args()
     if find_spec("bokeh") is None:
         print("needs Bokeh: pip install 'pipesim[html]'", file=sys.stderr)
         sys.exit(2)
-    main()
+    main(given.quick)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pipesim.io.files import PAGE_ENDING, check_library
+from pipesim.io.files import PAGE_ENDING, check_library, has_ending
 
 if TYPE_CHECKING:
     from pipesim.run import Run
@@ -21,12 +21,11 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
     Raises
     ------
     ValueError
-        If its ending is unknown, a library for it is not installed, or it cannot be written.
+        If its ending is unknown, the library for it is not installed, or it cannot be written.
     """
     if path is None:
         return
-    ending = Path(path).suffix.lower()
-    if ending not in endings:
+    if not has_ending(path, endings):
         raise ValueError(f"{flag} {path}: the ending must be {', '.join(endings)}")
     check_library(f"{flag} {path}")
     folder = Path(path).parent

@@ -92,13 +92,19 @@ def _add_run(commands: Commands) -> None:
     run.add_argument(
         "--gantt",
         metavar="FILE",
-        help="write the Gantt chart: .png, .svg, .pdf, or .html to zoom into and hover over",
+        help="write the Gantt chart: .png, .svg, .pdf, or .html to zoom into and hover over; or a "
+        "trace for viewers, as --trace does",
     )
     _window_flag(run)
     run.add_argument(
         "--critical-path", action="store_true", help="outline the critical path on the Gantt chart"
     )
-    run.add_argument("--trace", metavar="FILE", help="write the trace: .csv or .parquet")
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write the trace: .csv or .parquet, a table; .json or .json.gz, for chrome://tracing "
+        "and ui.perfetto.dev; .pftrace, for the latter",
+    )
     run.add_argument(
         "--export-schedule",
         metavar="FILE",

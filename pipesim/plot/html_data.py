@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.engine.criticality import critical_path
 from pipesim.engine.event_graph import DURATION
+from pipesim.memory import in_flight_of_ranks
 from pipesim.metrics import idle_spans, input_times, previous_ends
 from pipesim.plot.gantt_chart import BAR, faces, lanes
 from pipesim.plot.gantt_legend import closed_form_makespan, shade_words
@@ -241,30 +242,17 @@ def _held(run: Run, window: Window) -> dict[str, list[Columns]]:
 
     One table a rank, `time` and `held`, a row a change, from the window's begin to its end.
     """
-    tables = {"micro-batches": _in_flight_of_ranks(run)}
+    tables = {"micro-batches": (in_flight_of_ranks(run.in_flight), "in_flight")}
     if max(run.peak_memory) > 0:
-        tables["bytes"] = [
-            (rows["time"].to_numpy(), rows["total"].to_numpy())
-            for _, rows in run.memory.groupby("rank")
-        ]
+        tables["bytes"] = (run.memory, "total")
     begin = run.spans.start.min()
     return {
-        unit: [_cut(time - begin, held, window) for time, held in ranks]
-        for unit, ranks in tables.items()
+        unit: [
+            _cut(rows["time"].to_numpy() - begin, rows[column].to_numpy(), window)
+            for _, rows in table.groupby("rank")
+        ]
+        for unit, (table, column) in tables.items()
     }
-
-
-def _in_flight_of_ranks(run: Run) -> list[tuple[FloatArray, IntArray]]:
-    """Return for every rank when what it has in flight changes, and what it has from then on."""
-    table = run.in_flight
-    change = table["in_flight"] - table.groupby(["stage", "rank"])["in_flight"].shift(fill_value=0)
-    found = []
-    for rank in range(run.schedule.ranks):
-        own = (table["rank"] == rank).to_numpy()
-        times, which = np.unique(table["time"].to_numpy()[own], return_inverse=True)
-        steps = np.bincount(which, weights=change.to_numpy()[own], minlength=len(times))
-        found.append((times, np.cumsum(steps).astype(np.int64)))
-    return found
 
 
 def _cut(time: FloatArray, held: IntArray, window: Window) -> Columns:
