@@ -4,7 +4,7 @@ BIN := .venv/bin
 ENVIRONMENT := .venv/installed
 TEST_ENVIRONMENT := .venv/installed-test
 
-.PHONY: demo test test-torch test-distributed lint bench figures clean
+.PHONY: demo test test-torch test-distributed lint bench gallery clean
 
 demo: $(ENVIRONMENT)
 	@$(BIN)/python experiments/01_unequal_stages.py
@@ -27,23 +27,30 @@ lint: $(TEST_ENVIRONMENT)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(ENVIRONMENT)
+bench: $(TEST_ENVIRONMENT)
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/partition.py
+	$(BIN)/python benchmarks/pages.py
 
-figures: $(ENVIRONMENT)
+# The figures of docs/gallery.md and of the README.
+gallery: $(TEST_ENVIRONMENT)
 	$(BIN)/python experiments/01_unequal_stages.py
 	$(BIN)/python experiments/05_price_of_imbalance.py
 	$(BIN)/python experiments/06_schedule_zoo.py
 	$(BIN)/python experiments/09_imbalance_sweep.py
 	$(BIN)/python experiments/11_equal_what.py
+	$(BIN)/python experiments/12_recompute_trade.py
 	$(BIN)/python experiments/13_pipeline_x_data_parallel.py
+	$(BIN)/python experiments/17_a_page.py
 	cp out/01_unequal_stages.png docs/straggler.png
 	cp out/05_price_of_imbalance.png docs/price_of_imbalance.png
 	cp out/06_schedule_zoo.png docs/schedule_zoo.png
+	cp out/06_compared.png docs/schedules_compared.png
 	cp out/09_imbalance_sweep.png docs/imbalance_sweep.png
 	cp out/11_equal_what.png docs/equal_what.png
+	cp out/12_recompute_trade.png docs/recompute.png
 	cp out/13_replicas.png docs/replicas.png
+	[ ! -f out/17_page.png ] || cp out/17_page.png docs/page.png  # without a browser it stays
 
 clean:
 	rm -rf .venv .venv-torch .venv-distributed out

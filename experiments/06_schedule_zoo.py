@@ -4,6 +4,9 @@ All schedules on one model of 8 stages on 4 ranks: two chunks a rank where the s
 two, merged to one where it takes one. Then the same with a heavy last stage. Two
 tables and a figure. The bidirectional ones gain most: each rank holds an early and a late stage,
 so that the slow one is shared. None beats the bound of its own stages.
+
+Then five of them op by op, with the heavy last stage and 8 micro-batches: of the 82.5 ms that 1F1B
+takes, interleaved saves 10.4 %, ZB-H1 13.9 %, ZB-V 19.7 %, DualPipe 32.1 %.
 """
 
 import argparse
@@ -21,6 +24,7 @@ FORWARD_MS, INPUT_GRAD_MS, WEIGHT_GRAD_MS = 1.0, 1.0, 0.9
 HEAVY = 1.8  # factor of the last of the 8 stages
 LATENCY_MS = 0.02
 STASH_BYTES = 250_000_000  # of one micro-batch on one of the 8 stages
+COMPARED, COMPARED_MICROBATCHES = ("1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"), 8
 
 
 def main(quick: bool = False) -> pd.DataFrame:
@@ -33,27 +37,18 @@ def main(quick: bool = False) -> pd.DataFrame:
         tables.append(table.assign(stages=label))
     both = pd.concat(tables, ignore_index=True)
     draw(both)
+    draw_compared(compared())
+    print("wrote out/06_schedule_zoo.png, out/06_compared.png")
     return both
 
 
 def zoo(names: list[str], factor: float) -> pd.DataFrame:
-    factors = [1.0] * (STAGES - 1) + [factor]
-    pipe = ps.Pipeline.from_costs(
-        forward=[FORWARD_MS * x for x in factors],
-        input_grad=[INPUT_GRAD_MS * x for x in factors],
-        weight_grad=[WEIGHT_GRAD_MS * x for x in factors],
-        ranks=RANKS,
-        latency_ms=LATENCY_MS,
-        stash_bytes=STASH_BYTES,
-        overlap_factor=1.0,
-    )
     rows = []
     for name in names:
         family = FAMILIES[name]
         if family.backward == "none" or "batches" in family.options:
             continue  # no whole step, or more than one
-        grouped = pipe if family.chunks is None else pipe.regroup(family.chunks)
-        run = ps.simulate(grouped, name, MICROBATCHES)
+        run = simulate(name, factor, MICROBATCHES)
         rows.append(
             {
                 "schedule": name,
@@ -66,6 +61,40 @@ def zoo(names: list[str], factor: float) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows).sort_values(["step_ms", "stash_gb"], ignore_index=True)
+
+
+def simulate(name: str, factor: float, microbatches: int) -> ps.Run:
+    """Return the run of one schedule, with as many stages a rank as it takes."""
+    factors = [1.0] * (STAGES - 1) + [factor]
+    costs = f"F = I = {FORWARD_MS:g} ms, W = {WEIGHT_GRAD_MS:g} ms"
+    pipe = ps.Pipeline.from_costs(
+        forward=[FORWARD_MS * x for x in factors],
+        input_grad=[INPUT_GRAD_MS * x for x in factors],
+        weight_grad=[WEIGHT_GRAD_MS * x for x in factors],
+        ranks=RANKS,
+        latency_ms=LATENCY_MS,
+        stash_bytes=STASH_BYTES,
+        overlap_factor=1.0,
+        title="" if factor == 1.0 else f"{STAGES} stages, the last {factor:g} times as slow",
+        source=f"Made-up costs: {costs} of the other stages, {LATENCY_MS:g} ms a hop",
+    )
+    chunks = FAMILIES[name].chunks
+    return ps.simulate(pipe if chunks is None else pipe.regroup(chunks), name, microbatches)
+
+
+def compared() -> list[ps.Run]:
+    """Return runs of a few schedules with the heavy last stage, the slowest first."""
+    runs = [simulate(name, HEAVY, COMPARED_MICROBATCHES) for name in COMPARED]
+    return sorted(runs, key=lambda run: -run.makespan)
+
+
+def draw_compared(runs: list[ps.Run]) -> None:
+    """Draw them under each other, with what each saves beside the slowest."""
+    import matplotlib.pyplot as plt
+
+    ax = ps.plot.gantt(runs)
+    ps.plot.save(ax, OUT / "06_compared.png")
+    plt.close(ax.figure)
 
 
 def draw(table: pd.DataFrame) -> None:
@@ -93,7 +122,6 @@ def draw(table: pd.DataFrame) -> None:
     times.set_title(f"{STAGES} stages on {RANKS} ranks, {MICROBATCHES} micro-batches", fontsize=10)
     ps.plot.save(times, OUT / "06_schedule_zoo.png")
     plt.close(figure)
-    print("wrote out/06_schedule_zoo.png")
 
 
 if __name__ == "__main__":

@@ -179,6 +179,7 @@ def number(ax: Axes, points: pd.DataFrame, *, above: bool) -> None:
             textcoords="offset points",
             ha="center",
             fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         UnsupportedByEngine,
     )
     from pipesim.explain import ladder
+    from pipesim.io.chrome_trace import read_chrome_trace
     from pipesim.io.layer_csv import read_layers, write_layers
     from pipesim.io.torch_export import write_schedule
     from pipesim.io.torch_schedule import read_schedule
@@ -63,7 +64,8 @@ if TYPE_CHECKING:
     )
     from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
     from pipesim.step import Step, simulate_step
-    from pipesim.sweep import sweep_config
+    from pipesim.sweep import sweep_config, sweep_runs
+    from pipesim.trace_file import write_trace
     from pipesim.training import Training
     from pipesim.transformer import Transformer
 
@@ -116,6 +118,7 @@ _HOMES = {
     "oldest_first": "schedules.policies",
     "parse_op": "ops",
     "partition": "partitioning",
+    "read_chrome_trace": "io.chrome_trace",
     "read_config": "config",
     "read_layers": "io.layer_csv",
     "read_schedule": "io.torch_schedule",
@@ -127,10 +130,12 @@ _HOMES = {
     "simulate_many": "batch",
     "simulate_step": "step",
     "sweep_config": "sweep",
+    "sweep_runs": "sweep",
     "v_placement": "placement",
     "wave_placement": "placement",
     "write_layers": "io.layer_csv",
     "write_schedule": "io.torch_export",
+    "write_trace": "trace_file",
     "zero_bubble_greedy": "schedules.policies",
 }
 

@@ -75,6 +75,31 @@ def in_flight_table(schedule: Schedule, pipe: Pipeline, spans: Spans) -> "pd.Dat
     return pd.DataFrame({name: column[last_at_its_time] for name, column in table.items()})
 
 
+def in_flight_of_ranks(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Return what every rank has in flight over time, of all its stages; one row a change.
+
+    Columns: `rank`, `time` [ms], `in_flight`, sorted by rank and time.
+
+    Parameters
+    ----------
+    table
+        As `in_flight_table` returns it.
+    """
+    import pandas as pd
+
+    held = table["in_flight"].to_numpy()
+    own = table[["stage", "rank"]].to_numpy()
+    continued = (own[1:] == own[:-1]).all(axis=1)
+    change = held - np.append(0, np.where(continued, held[:-1], 0))
+    rank, time = table["rank"].to_numpy(), table["time"].to_numpy()
+    order = np.lexsort((time, rank))
+    rank, time = rank[order], time[order]
+    last = np.append((np.diff(rank) != 0) | (np.diff(time) != 0), True)
+    # Every rank starts from and returns to nothing, so one running sum serves them all.
+    columns = {"rank": rank, "time": time, "in_flight": np.cumsum(change[order])}
+    return pd.DataFrame({name: column[last] for name, column in columns.items()})
+
+
 def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray]:
     """Return the bytes of stash that each op takes when it starts and frees when it ends.
 

@@ -104,7 +104,7 @@ def idle_spans(program: Program, workload: Workload, spans: Spans) -> dict[str, 
     every_rank = np.arange(schedule.ranks, dtype=np.int32)
     begin = np.full(schedule.ranks, spans.start.min())
     finish = np.full(schedule.ranks, spans.end.max())
-    stops = _previous_end(schedule, spans)
+    stops = previous_ends(schedule, spans)
     free = _free_since(program, spans, stops)
     got_input = np.clip(spans.ready, free, spans.start)
     # Of an overlapped pair the wait counts once, and for the input that came last.
@@ -112,7 +112,7 @@ def idle_spans(program: Program, workload: Workload, spans: Spans) -> dict[str, 
     for_activation = schedule.kind == Kind.F
     second = np.flatnonzero(workload.second)
     if second.size:
-        inputs = _input_times(workload, spans)
+        inputs = input_times(workload, spans)
         late = np.where(inputs[second] > inputs[second - 1], second, second - 1)
         for_activation[second - 1] = schedule.kind[late] == Kind.F
 
@@ -153,7 +153,7 @@ def rank_times(program: Program, workload: Workload, spans: Spans) -> RankTimes:
     )
 
 
-def _previous_end(schedule: Schedule, spans: Spans) -> FloatArray:
+def previous_ends(schedule: Schedule, spans: Spans) -> FloatArray:
     """Return when the op before ended on the rank; of a rank's first op, its own start."""
     previous_end = np.empty(len(schedule))
     previous_end[1:] = spans.end[:-1]
@@ -164,7 +164,7 @@ def _previous_end(schedule: Schedule, spans: Spans) -> FloatArray:
     return previous_end
 
 
-def _input_times(workload: Workload, spans: Spans) -> FloatArray:
+def input_times(workload: Workload, spans: Spans) -> FloatArray:
     """Return when the input of each op from another stage was there; 0 for a source."""
     source = workload.producer
     arrival = np.where(np.isnan(spans.arrival), spans.end, spans.arrival)
@@ -222,9 +222,9 @@ def _exposed(program: Program, workload: Workload, spans: Spans) -> FloatArray:
     schedule = program.order
     remote = (workload.producer >= 0) & (program.target[workload.producer] >= 0)
     produced = np.where(remote, spans.end[workload.producer], np.inf)
-    free = _free_since(program, spans, _previous_end(schedule, spans))
+    free = _free_since(program, spans, previous_ends(schedule, spans))
     waiting_since = np.maximum(free, produced)
-    arrived = np.minimum(_input_times(workload, spans), spans.start)
+    arrived = np.minimum(input_times(workload, spans), spans.start)
     exposed = np.maximum(arrived - waiting_since, 0.0)
     second = np.flatnonzero(workload.second)
     # A pair waits for both of its messages at once: the longer exposure counts.

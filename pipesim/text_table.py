@@ -54,6 +54,17 @@ def size_unit(size: float) -> tuple[str, int]:
     return "B", 1
 
 
+def ms_text(time: float, digits: int = 5) -> str:
+    """Return a time [ms] as text with its unit, never with a power of ten for a long one.
+
+    Examples
+    --------
+    >>> ms_text(2003.894), ms_text(57.0), ms_text(123_456.7), ms_text(281.14, digits=4)
+    ('2003.9 ms', '57 ms', '123457 ms', '281.1 ms')
+    """
+    return f"{time:.0f} ms" if time >= 10**digits else f"{time:.{digits}g} ms"
+
+
 def count_text(count: int, noun: str) -> str:
     """Return a count with its noun: 1 rank, 2 ranks, 2 micro-batches."""
     plural = "es" if noun.endswith("ch") else "s"

@@ -334,6 +334,8 @@ def test_pictures_of_unequal_stages(capsys, tmp_path, sweep_config):
             figure.unlink(missing_ok=True)
             assert main([*arguments, *flags, "--set", f"sweep.axes={json.dumps(axes)}"]) == 0
             assert figure.stat().st_size > 1000
+            title = plt.gcf().axes[0].get_title()
+            assert title == "1f1b, p = 4" + (", mean of 3 draws" if axes is drawn else "")
             plt.close("all")
     many = {"imbalance": {"spread": 0.1, "draws": 201}}
     assert main(["sweep", str(sweep_config), "--set", f"sweep.axes={json.dumps(many)}"]) == 0

@@ -13,6 +13,7 @@ import pipesim as ps
 from pipesim.cli import main
 from pipesim.cli.parser import PROTOCOL_NAMES
 from pipesim.lowering import PROTOCOLS
+from pipesim.plot.html_data import MOST_BARS
 from pipesim.schedules import FAMILIES
 from pipesim.sweep.study import read_study
 
@@ -163,6 +164,11 @@ def flat(text):
 def test_the_fixed_global_batch_of_the_course():
     table = ps.sweep_config(ROOT / "experiments" / "configs" / "microbatch_size.toml")
     assert table.makespan_ms.tolist() == [319.5, 292.5, 310.5, 382.5, 544.5]
+
+
+def test_what_a_page_holds_is_what_the_readme_says():
+    assert README.count(f"{MOST_BARS:,} ops") == 2
+    assert "idle for 130.7 ms before it" in README  # experiments/17_a_page.py
 
 
 def test_the_benchmark_runs(capsys):

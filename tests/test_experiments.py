@@ -372,3 +372,12 @@ def test_without_pytorch_it_says_what_to_install(name, monkeypatch, capsys):
     captured = capsys.readouterr()
     assert "pip install 'pipesim[torch]'" in captured.err
     assert captured.out == "nothing was run\n"
+
+
+def test_a_page_and_what_the_mouse_is_held_over(monkeypatch, tmp_path, capsys):
+    experiment = load("17_a_page")
+    monkeypatch.setattr(experiment, "OUT", tmp_path)
+    experiment.main(quick=True)
+    assert (tmp_path / "17_page.html").exists()
+    assert "rank 2 was idle for 130.7 ms before 2B3" in capsys.readouterr().out
+    assert "130.7 ms before it" in experiment.__doc__.replace("\n", " ")

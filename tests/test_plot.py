@@ -1,6 +1,9 @@
 """Pictures by their structure: bars, extents, labels, and that nothing is shown or saved."""
 
+import dataclasses
 import io
+from itertools import pairwise
+from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -8,10 +11,12 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
+from PIL import Image
 
 import pipesim as ps
 from pipesim.plot.gantt_chart import BAR, GAP
-from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS, MEMORY_STYLES
+from pipesim.plot.gantt_titles import saved_text
+from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS, LAST_CHUNK, MEMORY_STYLES
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +94,8 @@ def test_labels_lines_and_legend(run):
     assert [tick.get_text() for tick in ax.get_yticklabels()] == [f"rank {r}" for r in range(4)]
     texts = [text.get_text() for text in ax.texts]
     assert "58% idle" in texts
-    assert "mine: 1f1b, 8 micro-batches, 57 ms, 1.382 x equal stages, bubble 47.4%" in texts[0]
+    title = "mine: 1f1b, p = 4, m = 8, 57 ms, 1.382 x equal stages, bubble 47.4%"
+    assert f"{title} (closed form 27.3%)" in texts
     assert {"0", "7"} <= set(texts)
     dashed, dotted = (next(l for l in ax.lines if l.get_linestyle() == s) for s in ("--", ":"))
     assert dashed.get_xdata()[0] == pytest.approx(41.25)  # (8 + 3) x 3.75
@@ -108,6 +114,111 @@ def test_several_runs_stand_under_each_other_on_one_axis(run):
     assert ax.get_xlim() == (0, pytest.approx(57, rel=0.01))
     low, high = ax.get_ylim()
     assert low > high  # rank 0 on top
+
+
+def latent(**more):
+    """Return four equal stages, F = 1, B = 2, with half a millisecond a hop."""
+    return ps.Pipeline.from_costs(1.0, 2.0, stages=4, latency_ms=0.5, **more)
+
+
+def test_what_a_run_saves_beside_the_slowest_of_the_same_work():
+    # gpipe (m+p-1)(F+B) + 2(p-1)c = 33 + 3; 1f1b 33 + 2c[(p-1)+(m-1)-2] = 33 + 8; of two
+    # batches, 57 + 2c[3+15-4], and forwards alone, 11 + 3c, nothing is said.
+    names = ("gpipe", "1f1b", "pipedream", "gpipe_forward")
+    runs = [ps.simulate(latent(), name, 8) for name in names]
+    assert [run.makespan for run in runs] == [36, 41, 71, 12.5]
+    said = [saved_text(run, runs) for run in runs]
+    assert said == ["5 ms saved (12.2%)", None, None, None]
+    assert saved_text(runs[0], runs[:1]) is None
+    halves = ps.simulate(latent(), "terapipe", 8)  # (2m+p-1)F/2 + 3c = 11, beside 12.5
+    assert saved_text(halves, [*runs, halves]) == "1.5 ms saved (12.0%)"
+
+
+def test_an_arrow_leads_from_the_end_of_a_run_to_that_of_the_slowest():
+    runs = [ps.simulate(latent(title="mine"), name, 8) for name in ("gpipe", "1f1b")]
+    ax = ps.plot.gantt(runs)
+    (arrow,) = ax.patches
+    (left, row), (right, _) = arrow.get_path().vertices[0], arrow.get_path().vertices[2]
+    assert (left, right, row) == pytest.approx((36, 41, 1.5), abs=0.05)
+    texts = [text.get_text() for text in ax.texts]
+    assert "5 ms saved (12.2%)" in texts
+    assert "mine\ngpipe, p = 4, m = 8, 36 ms, 1.091 x equal stages, bubble 33.3%" in "".join(texts)
+    assert sum("mine" in text for text in texts) == 1  # what all have in common stands once
+    step = ps.simulate_step(latent(), "1f1b", 8, training=ps.Training(replicas=2, speed=(1, 0.5)))
+    assert not ps.plot.gantt(step).patches  # replicas are no rivals
+
+
+def drawn_texts(ax):
+    """Return the boxes of all texts that are seen, (left, low, right, high) in pixels."""
+    figure = ax.figure
+    figure.canvas.draw()
+    texts = [*ax.texts, *ax.get_yticklabels(), ax.xaxis.label, *ax.get_legend().get_texts()]
+    until = ax.get_xlim()[1]
+    texts += [label for label in ax.get_xticklabels() if label.get_position()[0] <= until]
+    seen = [text for text in texts if text.get_visible() and text.get_text()]
+    return {t: t.get_window_extent().extents for t in seen}
+
+
+def compared(title):
+    costs = {"input_grad": 1.0, "weight_grad": 0.7, "latency_ms": 0.1}
+    pipe = ps.Pipeline.from_costs([1.0] * 7 + [1.8], ranks=4, title=title, **costs)
+    names = ("1f1b", "interleaved", "zb_h1", "dualpipe", "zb_v")
+    merged = {name: pipe if name in ("interleaved", "zb_v") else pipe.regroup(1) for name in names}
+    return [ps.simulate(merged[name], name, 8) for name in names]
+
+
+CHARTS = {
+    "1f1b": lambda: ps.simulate(ps.Pipeline.from_costs([1, 1, 1, 2], [2, 2, 2, 4]), "1f1b", 8),
+    "interleaved": lambda: ps.simulate(
+        ps.Pipeline.from_costs(1.0, 2.0, stages=16, ranks=8, title="x" * 200), "interleaved", 32
+    ),
+    "32 ranks": lambda: ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=32), "1f1b", 64),
+    "dualpipe": lambda: ps.simulate(
+        ps.Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=0.7, stages=8), "dualpipe", 20
+    ),
+    "a step": lambda: ps.simulate_step(
+        latent(title="mine"), "1f1b", 8, training=ps.Training(replicas=2, optimizer_ms=1)
+    ),
+    "five": lambda: compared("mine"),
+    "five with titles of their own": lambda: [
+        dataclasses.replace(
+            run, pipeline=dataclasses.replace(run.pipeline, title=f"{n}" + "W" * 40)
+        )
+        for n, run in enumerate(compared(""))
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_no_text_lies_on_another_or_leaves_the_figure(name):
+    ax = ps.plot.gantt(CHARTS[name](), critical_path=name == "1f1b")
+    boxes = drawn_texts(ax)
+    extents = np.array(list(boxes.values()))
+    assert (extents >= 0).all()
+    assert (extents[:, 2:] <= ax.figure.bbox.extents[2:]).all()
+    low, high = extents[:, :2], extents[:, 2:]
+    common = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
+    overlap = np.triu((common > 0.5).all(axis=2), 1)
+    texts = [text.get_text() for text in boxes]
+    assert not [(texts[a], texts[b]) for a, b in zip(*np.nonzero(overlap), strict=True)]
+
+
+def test_a_note_that_could_not_be_read_is_left_out():
+    runs = [ps.simulate(latent(), name, 8) for name in ("gpipe", "1f1b")]
+    _, axes = plt.subplots(1, 4)
+    ax = ps.plot.gantt(runs, ax=axes[0])
+    (note,) = [text for text in ax.texts if "saved" in text.get_text()]
+    assert not note.get_visible()
+    assert len(ax.patches) == 1
+
+
+def test_numbers_on_a_line_keep_it_off(run):
+    ax = ps.plot.gantt(run)
+    closed = next(line for line in ax.lines if line.get_linestyle() == "--").get_xdata()[0]
+    numbers = [text for text in ax.texts if text.get_text().isdigit()]
+    (behind,) = [text for text in numbers if text.get_bbox_patch() is not None]
+    assert behind.get_position()[0] == pytest.approx(closed, abs=0.5)
+    assert behind.get_bbox_patch().get_facecolor() == to_rgba(KIND_COLOURS["F"])
 
 
 def test_a_step_shows_its_replicas_and_what_comes_at_the_end():
@@ -130,8 +241,9 @@ def test_a_step_shows_its_replicas_and_what_comes_at_the_end():
     assert {"gradients reduced", "optimizer", "parameters gathered"} < set(legend)
     titles = [text.get_text() for text in ax.texts if "replica" in text.get_text()]
     assert titles == [
-        "1f1b, 2 micro-batches, 2 replicas, step 20.5 ms\nreplica 0: 9 ms, bubble 33.3%",
-        "replica 1: 18 ms, bubble 33.3%",
+        "1f1b, p = 2, m = 2, 2 replicas, step 20.5 ms\n"
+        "replica 0: 9 ms, bubble 33.3% (closed form 33.3%)",
+        "replica 1: 18 ms, bubble 33.3% (closed form 33.3%)",
     ]
 
 
@@ -218,6 +330,15 @@ def test_in_flight_shows_the_peaks(run):
         ps.plot.in_flight(run, unit="apples")
 
 
+def test_titles_say_what_was_run(run):
+    assert ps.plot.in_flight(run).get_title().startswith("mine: 1f1b, p = 4, m = 8: micro-batches")
+    assert ps.plot.memory(run).get_title().startswith("mine: 1f1b, p = 4, m = 8: memory")
+    rows = {"schedule": "1f1b", "ranks": 4, "microbatches": [8, 16], "f": [1, 2]}
+    table = pd.DataFrame(rows | {"run.microbatches": [8, 16], "makespan_ms": [3.0, 4.0]})
+    assert ps.plot.lines(table, "run.microbatches", "makespan_ms").get_title() == "1f1b, p = 4"
+    assert ps.plot.heat_map(table, "f", "microbatches", "makespan_ms").get_title() == "1f1b, p = 4"
+
+
 def test_bubble_draws_one_curve_a_group_and_the_closed_form_once():
     table = pd.DataFrame(
         {
@@ -242,19 +363,57 @@ def test_the_same_figure_gives_the_same_bytes(run, tmp_path, ending):
     assert (tmp_path / f"0.{ending}").read_bytes() == (tmp_path / f"1.{ending}").read_bytes()
 
 
+def test_a_png_of_few_colours_looks_the_same(tmp_path):
+    ax = ps.plot.gantt(compared("mine"))
+    ps.plot.save(ax, tmp_path / "few.png")
+    ax.figure.savefig(tmp_path / "all.png", dpi=150)
+    with Image.open(tmp_path / "few.png") as few, Image.open(tmp_path / "all.png") as whole:
+        assert few.mode == "P"
+        drawn = [np.asarray(picture.convert("RGB"), dtype=int) for picture in (few, whole)]
+    assert np.abs(drawn[0] - drawn[1]).max() < 10  # of 255
+    sizes = [(tmp_path / name).stat().st_size for name in ("few.png", "all.png")]
+    assert sizes[0] < 0.5 * sizes[1]
+
+
 def test_other_endings_are_refused(run, tmp_path):
     with pytest.raises(ValueError, match=r"is written as \.png, \.svg, \.pdf"):
         ps.plot.save(ps.plot.gantt(run), tmp_path / "g.gif")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_kinds_differ_in_black_and_white():
-    def lightness(colour):
-        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-        return 0.299 * red + 0.587 * green + 0.114 * blue
+def lightness(colour):
+    return float(to_rgba(colour)[:3] @ np.array([0.299, 0.587, 0.114]))
 
+
+def test_kinds_differ_in_black_and_white():
     shades = sorted(lightness(KIND_COLOURS[kind]) for kind in "FBIW")
     assert min(np.diff(shades)) > 0.1
+    # The darkest chunk of a kind is still lighter than the lightest of the next.
+    first = {kind: lightness(KIND_COLOURS[kind]) for kind in KIND_COLOURS}
+    order = sorted(first, key=first.get, reverse=True)
+    assert order == ["F", "W", "R", "I", "B"]
+    assert all(first[a] * LAST_CHUNK[a] - first[b] > 0.03 for a, b in pairwise(order))
+    assert all(first[kind] * (1 - LAST_CHUNK[kind]) > 0.035 for kind in order)
+    assert lightness(IDLE_STYLES["fill"][0]) - first["F"] > 0.1
+
+
+def test_causes_of_idle_time_differ_by_hatch():
+    hatches = [hatch for _, hatch, _ in IDLE_STYLES.values()]
+    assert len(set(hatches)) == len(hatches)
+    ends = [hatch for _, hatch, _ in END_STYLES.values()]
+    assert len(set(ends)) == len(ends)
+
+
+def test_text_in_files_stays_text(run, tmp_path):
+    ax = ps.plot.gantt(run)
+    ps.plot.save(ax, tmp_path / "g.svg")
+    svg = ElementTree.parse(tmp_path / "g.svg").getroot()
+    words = {"".join(node.itertext()) for node in svg.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"rank 0", "time [ms]", "58% idle"} < words
+    ps.plot.save(ax, tmp_path / "g.pdf")
+    pdf = (tmp_path / "g.pdf").read_bytes()
+    assert b"/FontFile2" in pdf  # TrueType
+    assert b"/Type3" not in pdf
 
 
 def test_drawing_neither_shows_nor_saves(run, monkeypatch):
@@ -304,6 +463,8 @@ def test_chunks_and_directions_are_told_apart():
     count, words = shades("chimera", stages=4)
     assert count == 4
     assert "other direction: darker" in words
+    both = [text.get_text() for text in ps.plot.gantt(compared("")).get_legend().get_texts()]
+    assert "later chunks, other direction: darker" in both
 
 
 def heat_table(xs, ys, fail=None):

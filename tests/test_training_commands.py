@@ -105,7 +105,7 @@ def test_the_chart_is_that_of_the_step(config, tmp_path, monkeypatch):
     assert main(["run", config, "--set", "run.schedule=pipedream", *gantt]) == 0
     texts = [{text.get_text() for text in axes.figure.findobj(plt.Text)} for axes in charts]
     plt.close("all")
-    title = "two: 1f1b, 2 micro-batches, 2 replicas, step 20 ms"
+    title = "two: 1f1b, p = 2, m = 2, 2 replicas, step 20 ms"
     assert any(text.startswith(title) for text in texts[0])
     assert {"gradients reduced", "optimizer"} < texts[0]
     assert not {"gradients reduced", "optimizer"} & texts[1]

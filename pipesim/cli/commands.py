@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from pipesim.cli.assignments import assignment
-from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json, write_gantt
+from pipesim.cli.outputs import ProgressBar, check_output, read_window, tell, to_json, write_gantt
 from pipesim.cli.parser import RUN_FLAGS
 from pipesim.config import (
     Config,
@@ -16,8 +16,14 @@ from pipesim.config import (
     simulate_config,
     simulate_step_config,
 )
-from pipesim.io.files import FIGURE_ENDINGS, SCHEDULE_ENDING, TABLE_ENDINGS, is_schedule_file
-from pipesim.io.table_file import write_table
+from pipesim.io.files import (
+    GANTT_ENDINGS,
+    SCHEDULE_ENDING,
+    TABLE_ENDINGS,
+    VIEWER_ENDINGS,
+    has_ending,
+    is_schedule_file,
+)
 from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report, sensitivity_text, step_text
 from pipesim.run import Run
@@ -25,6 +31,7 @@ from pipesim.schedules import FAMILIES
 from pipesim.step import Step, without_end
 from pipesim.text_gantt import text_gantt
 from pipesim.text_table import text_table
+from pipesim.trace_file import write_trace
 
 
 def run(arguments: Namespace) -> None:
@@ -33,8 +40,12 @@ def run(arguments: Namespace) -> None:
         raise ValueError("--text and --json: give one of them")
     if arguments.critical_path and not arguments.gantt:
         raise ValueError("--critical-path is drawn on the Gantt chart: give --gantt FILE, too")
-    check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
-    check_output("--trace", arguments.trace, TABLE_ENDINGS)
+    check_output("--gantt", arguments.gantt, GANTT_ENDINGS + VIEWER_ENDINGS)
+    check_output("--trace", arguments.trace, TABLE_ENDINGS + VIEWER_ENDINGS)
+    window = read_window(arguments.window, arguments.gantt)
+    for_viewers = bool(arguments.gantt) and has_ending(arguments.gantt, VIEWER_ENDINGS)
+    if arguments.critical_path and for_viewers:
+        raise ValueError(f"--critical-path is drawn on charts: give {', '.join(GANTT_ENDINGS)}")
     check_output("--export-schedule", arguments.export_schedule, (SCHEDULE_ENDING,))
     flags = {key: vars(arguments)[key] for key, _, _ in RUN_FLAGS.values()}
     overrides = dict(assignment(f"{key}={text}") for key, text in flags.items() if text is not None)
@@ -69,11 +80,11 @@ def run(arguments: Namespace) -> None:
             if arguments.sensitivity:
                 text += f"\n{sensitivity_text(result)}"
     # Files first: whoever reads the screen through a pipe may be gone before its end.
-    if arguments.gantt:
-        write_gantt(whole, arguments.gantt, critical_path=arguments.critical_path)
-    if arguments.trace:
-        write_table(whole.trace, arguments.trace)
-        tell(arguments.trace)
+    if arguments.gantt and not for_viewers:
+        write_gantt(whole, arguments.gantt, critical_path=arguments.critical_path, window=window)
+    for path in filter(None, (arguments.gantt if for_viewers else None, arguments.trace)):
+        write_trace(whole, path, options=config.sections.run.options)
+        tell(path)
     if arguments.export_schedule:
         write_schedule(result.order(), arguments.export_schedule)
         tell(arguments.export_schedule)

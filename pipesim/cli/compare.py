@@ -4,12 +4,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from pipesim.cli.assignments import assignment
-from pipesim.cli.outputs import ProgressBar, check_output, to_json, write_gantt
+from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json, write_gantt
 from pipesim.config import override, parse_pipeline, run_options
 from pipesim.config.training import training_of
 from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
 from pipesim.io.config_file import Document, read_document
-from pipesim.io.files import FIGURE_ENDINGS, is_schedule_file
+from pipesim.io.files import GANTT_ENDINGS, is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
@@ -23,7 +23,8 @@ from pipesim.text_table import text_table
 
 def compare(arguments: Namespace) -> None:
     """Run several schedules on the stages of one config and print them, fastest first."""
-    check_output("--gantt", arguments.gantt, FIGURE_ENDINGS)
+    check_output("--gantt", arguments.gantt, GANTT_ENDINGS)
+    window = read_window(arguments.window, arguments.gantt)
     overrides = dict(map(assignment, arguments.set))
     names = [name.strip() for name in arguments.schedules.split(",")]
     if "all" in names:
@@ -51,7 +52,7 @@ def compare(arguments: Namespace) -> None:
     steps = {name: step + ends.get(name, 0.0) for name, step in steps.items()}
     runs.sort(key=lambda result: _rank(result, steps))
     if arguments.gantt:
-        write_gantt(runs, arguments.gantt)
+        write_gantt(runs, arguments.gantt, window=window)
     if arguments.json:
         does_not_fit = [{"schedule": n, "reason": _reason(e)} for n, e in unfit.items()]
         rows = [{**r.summary(), "step_ms": steps[r.schedule.name]} for r in runs]

@@ -3,11 +3,12 @@
 import json
 import os
 import sys
+from math import inf, nan
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pipesim.io.table_file import check_library
+from pipesim.io.files import PAGE_ENDING, check_library, has_ending
 
 if TYPE_CHECKING:
     from pipesim.run import Run
@@ -20,12 +21,11 @@ def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
     Raises
     ------
     ValueError
-        If its ending is unknown, Parquet's library is not installed, or it cannot be written.
+        If its ending is unknown, the library for it is not installed, or it cannot be written.
     """
     if path is None:
         return
-    ending = Path(path).suffix.lower()
-    if ending not in endings:
+    if not has_ending(path, endings):
         raise ValueError(f"{flag} {path}: the ending must be {', '.join(endings)}")
     check_library(f"{flag} {path}")
     folder = Path(path).parent
@@ -42,12 +42,50 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, allow_nan=False)
 
 
-def write_gantt(runs: "Run | Step | list[Run]", path: str, *, critical_path: bool = False) -> None:
-    """Write the Gantt chart of a run or a step, or those of several runs under each other."""
-    from pipesim.plot import gantt, save
+def write_gantt(
+    runs: "Run | Step | list[Run]",
+    path: str,
+    *,
+    critical_path: bool = False,
+    window: tuple[float, float] | None = None,
+) -> None:
+    """Write the Gantt chart of a run or a step, or those of several runs under each other.
 
-    save(gantt(runs, critical_path=critical_path), path)
+    A page has the critical path in any case, to be shown or hidden.
+    """
+    from pipesim.plot import gantt, save, write_html
+
+    if is_page(path):
+        write_html(runs, path, critical_path=critical_path, window=window)
+    else:
+        save(gantt(runs, critical_path=critical_path), path)
     tell(path)
+
+
+def read_window(text: str | None, path: str | None) -> tuple[float, float] | None:
+    """Return begin and end [ms] of the part of a run that a page is to show.
+
+    Raises
+    ------
+    ValueError
+        If they are no two numbers of which the second is larger, or it is not for a page.
+    """
+    if text is None:
+        return None
+    if path is None or not is_page(path):
+        raise ValueError(f"--window {text}: is for a page: give --gantt FILE{PAGE_ENDING}, too")
+    try:
+        begin, end = map(float, text.split(":"))
+    except ValueError:
+        begin, end = nan, nan
+    if not 0 <= begin < end < inf:
+        raise ValueError(f"--window {text}: is not BEGIN:END in ms, such as 0:250.5")
+    return begin, end
+
+
+def is_page(path: str) -> bool:
+    """Say whether a Gantt chart is to be a page, and not a picture."""
+    return path.lower().endswith(PAGE_ENDING)
 
 
 def tell(path: str) -> None:

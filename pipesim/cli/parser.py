@@ -89,11 +89,22 @@ def _add_run(commands: Commands) -> None:
     )
     _set_flag(run)
     _memory_flag(run)
-    run.add_argument("--gantt", metavar="FILE", help="write the Gantt chart: .png, .svg or .pdf")
+    run.add_argument(
+        "--gantt",
+        metavar="FILE",
+        help="write the Gantt chart: .png, .svg, .pdf, or .html to zoom into and hover over; or a "
+        "trace for viewers, as --trace does",
+    )
+    _window_flag(run)
     run.add_argument(
         "--critical-path", action="store_true", help="outline the critical path on the Gantt chart"
     )
-    run.add_argument("--trace", metavar="FILE", help="write the trace: .csv or .parquet")
+    run.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="write the trace: .csv or .parquet, a table; .json or .json.gz, for chrome://tracing "
+        "and ui.perfetto.dev; .pftrace, for the latter",
+    )
     run.add_argument(
         "--export-schedule",
         metavar="FILE",
@@ -124,9 +135,21 @@ def _add_compare(commands: Commands) -> None:
     _set_flag(compare)
     _memory_flag(compare)
     compare.add_argument(
-        "--gantt", metavar="FILE", help="write the Gantt charts under each other: .png, .svg, .pdf"
+        "--gantt",
+        metavar="FILE",
+        help="write the Gantt charts under each other: .png, .svg, .pdf or .html",
     )
+    _window_flag(compare)
     _json_flag(compare)
+
+
+def _window_flag(command: ArgumentParser) -> None:
+    command.add_argument(
+        "--window",
+        metavar="BEGIN:END",
+        help="the part of the run that an .html chart shows, in ms; default: all, or as much as a "
+        "browser takes",
+    )
 
 
 def _add_lower(commands: Commands) -> None:
@@ -168,6 +191,11 @@ def _add_sweep(commands: Commands) -> None:
         help="go on with an interrupted sweep to the same file",
     )
     sweep.add_argument("--plot", metavar="FILE", help="write a line plot: .png, .svg or .pdf")
+    sweep.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write a page with sliders for the axes, which chart and numbers follow: .html",
+    )
     sweep.add_argument(
         "--heat",
         action="store_true",

@@ -2,14 +2,15 @@
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
-from pipesim.io.files import FIGURE_ENDINGS, TABLE_ENDINGS
-from pipesim.sweep import NUMBERS, sweep_axes, sweep_config
+from pipesim.io.files import FIGURE_ENDINGS, PAGE_ENDING, TABLE_ENDINGS
+from pipesim.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
 from pipesim.sweep.imbalance import DRAW
 from pipesim.sweep.journal import journal_path
+from pipesim.sweep.rows import HEAD
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +20,13 @@ MOST_PRINTED = 200  # rows; a table of thousands is for a file
 
 
 def sweep(arguments: Namespace) -> None:
-    """Run a config for every combination of its axes, print the table, write it and plot it."""
+    """Run a config for every combination of its axes, print the table, write it and plot it.
+
+    A page has the chart of every point: for it they are run once more, op by op.
+    """
     check_output("--csv", arguments.csv, TABLE_ENDINGS)
     check_output("--plot", arguments.plot, FIGURE_ENDINGS)
+    check_output("--html", arguments.html, (PAGE_ENDING,))
     if arguments.y not in NUMBERS:
         raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(NUMBERS)}")
     if arguments.resume and not arguments.csv:
@@ -64,6 +69,8 @@ def sweep(arguments: Namespace) -> None:
     try:
         if arguments.plot:
             _plot(table, over, arguments)
+        if arguments.html:
+            _write_page(table, overrides, arguments)
     finally:  # the numbers are there, whatever becomes of the picture
         _print(table, list(axes), arguments)
 
@@ -95,6 +102,15 @@ def _plotted(axes: dict[str, int]) -> list[str]:
     return [key for key, count in axes.items() if count > 1 and key != DRAW]
 
 
+def _write_page(table: "pd.DataFrame", overrides: dict[str, Any], arguments: Namespace) -> None:
+    from pipesim.plot import write_what_if
+
+    with ProgressBar("chart") as progress:
+        runs = sweep_runs(arguments.config, overrides, progress)
+        write_what_if(table, runs, arguments.html)
+    tell(arguments.html)
+
+
 def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
     """Plot a sweep along one axis; the others tell the curves apart, but for a zip.
 
@@ -104,8 +120,10 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
 
     mode = table.attrs["mode"]
     axes = axes or [key for key in table.attrs["axes"] if key != DRAW]
-    if DRAW in table:
-        table = table.groupby(axes, sort=False)[list(NUMBERS)].mean().reset_index()
+    draws = table[DRAW].nunique() if DRAW in table else 0
+    if draws:
+        means = dict.fromkeys(HEAD, "first") | dict.fromkeys(NUMBERS, "mean")
+        table = table.groupby(axes, sort=False).agg(means).reset_index()
     numbers = [axis for axis in axes if table[axis].dtype.kind in "if"]
     x = arguments.x or next(iter(numbers or axes))
     if arguments.heat:
@@ -115,5 +133,8 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
         table = table[table[arguments.y].notna()]  # a point without a number leaves a gap
         by = [] if mode == "zip" else [axis for axis in axes if axis != x]
         picture = lines(table, x=x, y=arguments.y, by=by)
+    if draws > 1:
+        mean = f"mean of {draws} draws"
+        picture.set_title(", ".join(filter(None, (picture.get_title(), mean))), fontsize=10)
     save(picture, arguments.plot)
     tell(arguments.plot)

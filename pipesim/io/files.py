@@ -2,14 +2,23 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeGuard
 
 FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+PAGE_ENDING = ".html"
+GANTT_ENDINGS = (*FIGURE_ENDINGS, PAGE_ENDING)
 TABLE_ENDINGS = (".csv", ".parquet")
+VIEWER_ENDINGS = (".json", ".json.gz", ".pftrace")  # traces to open in a viewer
 SCHEDULE_ENDING = ".csv"
+LIBRARIES = {  # what is written by which module, of which extra
+    ".parquet": ("pyarrow", "parquet"),
+    ".html": ("bokeh", "html"),
+    ".pftrace": ("perfetto", "perfetto"),
+}
 
 
 def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
@@ -23,6 +32,31 @@ def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
     if isinstance(schedule, str):
         return schedule.lower().endswith(SCHEDULE_ENDING)
     return isinstance(schedule, os.PathLike)
+
+
+def check_library(name: str) -> None:
+    """Check that what writes a file of this name, however it is called, is installed.
+
+    Raises
+    ------
+    ValueError
+        If it is not: it says which extra to install.
+    """
+    for ending, (module, extra) in LIBRARIES.items():
+        if name.lower().endswith(ending) and find_spec(module) is None:
+            raise ValueError(f"{name}: needs {module}; pip install 'pipesim[{extra}]'")
+
+
+def has_ending(path: str | os.PathLike[str], endings: Sequence[str]) -> bool:
+    """Say whether a file's name has one of some endings, whatever the case, after a stem.
+
+    Examples
+    --------
+    >>> has_ending("out/run.JSON.gz", (".json.gz",)), has_ending(".json", (".json",))
+    (True, False)
+    """
+    name = Path(path).name.lower()
+    return any(name.endswith(ending) and name != ending for ending in endings)
 
 
 @contextmanager

@@ -1,11 +1,10 @@
 """Tables as .csv or .parquet files."""
 
-from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesim.io.files import TABLE_ENDINGS, replacing
+from pipesim.io.files import TABLE_ENDINGS, check_library, replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,18 +22,6 @@ def check_table_file(path: str | PathLike[str]) -> None:
     if ending not in TABLE_ENDINGS:
         raise ValueError(f"{path}: a table is written as {' or '.join(TABLE_ENDINGS)}")
     check_library(str(path))
-
-
-def check_library(name: str) -> None:
-    """Check that what writes a file of this name, however it is called, is installed.
-
-    Raises
-    ------
-    ValueError
-        If it is a .parquet file, and Parquet's library is not.
-    """
-    if name.lower().endswith(".parquet") and find_spec("pyarrow") is None:
-        raise ValueError(f"{name}: needs pyarrow; pip install 'pipesim[parquet]'")
 
 
 def write_table(table: "pd.DataFrame", path: str | PathLike[str]) -> None:

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from pipesim.plot.style import CURVES, LINES, new_axes
+from pipesim.plot.titles import sweep_head
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,8 @@ def lines(
 ) -> Axes:
     """Return the Axes with one column of a sweep over another, one curve a group.
 
-    A bubble fraction gets its closed form as a dashed line.
+    A bubble fraction gets its closed form as a dashed line. What all rows have in common of
+    schedule, ranks and microbatches, beside x and `by`, is the title.
 
     Parameters
     ----------
@@ -93,11 +95,12 @@ def lines(
             reference = None if drawn else "closed form, equal stages"
             drawn.append(closed)
             ax.plot(rows[x], closed, "k--x", linewidth=0.8, ms=3, label=reference, zorder=4)
+    ax.set_title(sweep_head(table, (x, *by)), fontsize=10, parse_math=False)
     ax.set_xlabel(x, parse_math=False)
     ax.set_ylabel(WORDS.get(y, y))
     if y == MEASURED:
         ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
     ax.grid(alpha=0.3)
     legend = ax.legend(frameon=False, fontsize=8)
     for text in legend.get_texts():

@@ -11,6 +11,7 @@ from matplotlib.transforms import ScaledTranslation
 from pipesim.plot.gantt_path import path_handle
 from pipesim.plot.style import HATCH_COLOUR, IDLE_STYLES, KIND_COLOURS, KIND_WORDS
 from pipesim.run import Run
+from pipesim.text_table import ms_text
 
 COLUMNS = 4
 SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
@@ -37,10 +38,8 @@ def draw_legend(
     handles: list[Patch | Line2D] = [
         Patch(facecolor=KIND_COLOURS[kind.name], label=KIND_WORDS[kind.name]) for kind in kinds
     ]
-    placements = [run.schedule.placement for run in runs]
-    ways = any(placement.directions > 1 for placement in placements)
-    if ways or any(placement.stages > placement.ranks for placement in placements):
-        words = "other direction: darker" if ways else "later chunks: darker"
+    words = shade_words(runs)
+    if words is not None:
         handles.append(Patch(facecolor="none", edgecolor="none", label=words))
     for cause, (face, hatch, words) in IDLE_STYLES.items():
         if cause in causes:
@@ -69,6 +68,17 @@ def draw_legend(
     )
 
 
+def shade_words(runs: Sequence[Run]) -> str | None:
+    """Return what darker bars mean, where some are."""
+    placements = [run.schedule.placement for run in runs]
+    darker = {
+        "later chunks": any(placement.stages > placement.ranks for placement in placements),
+        "other direction": any(placement.directions > 1 for placement in placements),
+    }
+    words = ", ".join(what for what, is_drawn in darker.items() if is_drawn)
+    return f"{words}: darker" if words else None
+
+
 def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:
     """Write below the legend where the numbers come from."""
     legend = ax.get_legend()
@@ -91,4 +101,4 @@ def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:
 
 
 def _time_alone(times: list[float]) -> str:
-    return f": {times[0]:.5g} ms" if len(times) == 1 else ""
+    return f": {ms_text(times[0])}" if len(times) == 1 else ""

@@ -1,16 +1,21 @@
 """The end of a step on a Gantt chart: reductions, optimizer and gathers after the ops."""
 
 from collections.abc import Sequence
-from textwrap import shorten
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
+from pipesim.arrays import BoolArray, FloatArray, IntArray
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR
+from pipesim.plot.titles import bubble_text, run_head
 from pipesim.step import Step
-from pipesim.text_table import count_text
+from pipesim.text_table import count_text, ms_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STRIP = 0.3  # of a bar's height: what goes on beside the compute
 ABOVE_BARS = 2.5
@@ -19,16 +24,57 @@ ABOVE_BARS = 2.5
 def step_titles(step: Step) -> list[str]:
     """Return a line a replica; the first tells of the whole step, too."""
     named = [
-        f"replica {number}: {run.makespan:.5g} ms, bubble {run.bubble_fraction:.1%}"
+        f"replica {number}: {ms_text(run.makespan)}, {bubble_text(run)}"
         for number, run in enumerate(step.runs)
     ]
-    title = shorten(step.runs[0].pipeline.title, 48, placeholder="...")
-    count = count_text(step.schedule.microbatches, "micro-batch")
-    whole = (
-        f"{title}{': ' if title else ''}{step.runs[0].program.title}, {count}, "
-        f"{count_text(len(named), 'replica')}, step {step.step_ms:.5g} ms"
-    )
+    replicas = count_text(len(named), "replica")
+    whole = f"{run_head(step.runs[0])}, {replicas}, step {ms_text(step.step_ms)}"
     return [f"{whole}\n{named[0]}", *named[1:]]
+
+
+class EndBoxes(NamedTuple):
+    """What one kind of work at a step's end takes; arrays (boxes,), `height` as part of a bar."""
+
+    replica: IntArray
+    rank: IntArray
+    start: FloatArray
+    end: FloatArray
+    height: FloatArray
+
+    def where(self, chosen: BoolArray) -> "EndBoxes":
+        """Return some of them."""
+        return EndBoxes(*(column[chosen] for column in self))  # type: ignore[arg-type]
+
+
+def end_trace(step: Step) -> "pd.DataFrame":
+    """Return the rows of a step's trace that are its end."""
+    return step.trace[step.trace.microbatch < 0]
+
+
+def end_boxes(step: Step) -> dict[str, EndBoxes]:
+    """Return what takes time at the end of a step, by kind: what `END_STYLES` names.
+
+    A strip where the rank still computes beside it, a bar of full height from there on.
+    """
+    trace = end_trace(step)
+    found: dict[str, EndBoxes] = {}
+    for kind in END_STYLES:
+        own = trace[(trace.kind == kind) & (trace.end > trace.start)]
+        if own.empty:
+            continue
+        replica, rank = own.replica.to_numpy(), own["rank"].to_numpy()
+        start, end = own.start.to_numpy(), own.end.to_numpy()
+        turn = np.clip(step.end.through[replica, rank], start, end)
+        height = np.repeat([STRIP, 1.0], len(own))
+        both = EndBoxes(
+            np.tile(replica, 2),
+            np.tile(rank, 2),
+            np.concatenate([start, turn]),
+            np.concatenate([turn, end]),
+            height,
+        )
+        found[kind] = both.where(both.end > both.start)
+    return found
 
 
 def draw_ends(ax: Axes, step: Step, tops: Sequence[float], bar: float) -> list[Patch]:
@@ -43,36 +89,26 @@ def draw_ends(ax: Axes, step: Step, tops: Sequence[float], bar: float) -> list[P
     bar
         Height of a bar in rows.
     """
-    trace = step.trace[step.trace.microbatch < 0]
-    rank = trace["rank"].to_numpy()
-    replica = trace.replica.to_numpy()
-    foot = np.asarray(tops)[replica] + rank + bar / 2
-    through = step.end.through[replica, rank]
     handles = []
+    trace = end_trace(step)
     if (trace.start > trace.ready).any():
         words = "waits for other ranks"
         handles.append(Patch(facecolor="white", edgecolor=HATCH_COLOUR, linewidth=0.5, label=words))
-    for kind, (face, hatch, words) in END_STYLES.items():
-        own = ((trace.kind == kind) & (trace.end > trace.start)).to_numpy()
-        if not own.any():
-            continue
-        start, end = trace.start.to_numpy()[own], trace.end.to_numpy()[own]
-        turn = np.clip(through[own], start, end)  # a strip before, a bar from here on
-        for left, right, height in ((start, turn, STRIP * bar), (turn, end, bar)):
-            wide = right > left
-            low = foot[own][wide]
-            corners = [(left, 0.0), (left, height), (right, height), (right, 0.0)]
-            boxes = [np.stack([x[wide], low - up], axis=-1) for x, up in corners]
-            ax.add_collection(
-                PolyCollection(
-                    list(np.stack(boxes, axis=1)),
-                    facecolors=face,
-                    edgecolors=END_EDGE,
-                    hatch=hatch,
-                    linewidths=0.5,
-                    zorder=ABOVE_BARS,
-                )
+    for kind, boxes in end_boxes(step).items():
+        face, hatch, words = END_STYLES[kind]
+        foot = np.asarray(tops)[boxes.replica] + boxes.rank + bar / 2
+        left, right, up = boxes.start, boxes.end, bar * boxes.height
+        corners = [(left, foot), (left, foot - up), (right, foot - up), (right, foot)]
+        ax.add_collection(
+            PolyCollection(
+                list(np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)),
+                facecolors=face,
+                edgecolors=END_EDGE,
+                hatch=hatch,
+                linewidths=0.5,
+                zorder=ABOVE_BARS,
             )
+        )
         handles.append(
             Patch(facecolor=face, edgecolor=END_EDGE, hatch=hatch, linewidth=0.5, label=words)
         )

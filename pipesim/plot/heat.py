@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from pipesim.arrays import FloatArray
 from pipesim.plot.bubble_curve import WORDS
 from pipesim.plot.style import new_axes
+from pipesim.plot.titles import sweep_head
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,8 @@ def heat_map(table: "pd.DataFrame", x: str, y: str, value: str, ax: Axes | None 
     Larger is darker. In few cells the numbers are written, too; a cell without a number, such as
     that of a point that failed, is left white and crossed out. Values that are spaced
     geometrically get a logarithmic axis; others than numbers, and numbers that are spaced
-    neither way, cells of equal size.
+    neither way, cells of equal size. What all rows have in common of schedule, ranks and
+    microbatches is the title.
 
     Parameters
     ----------
@@ -80,6 +82,7 @@ def heat_map(table: "pd.DataFrame", x: str, y: str, value: str, ax: Axes | None 
     bar = figure.colorbar(shades, ax=ax)
     bar.set_label(WORDS.get(value, value))
     _write(ax, along, up, numbers)
+    ax.set_title(sweep_head(table, (x, y)), fontsize=10, parse_math=False)
     ax.set_xlabel(x, parse_math=False)
     ax.set_ylabel(y, parse_math=False)
     return ax

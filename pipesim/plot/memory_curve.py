@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from pipesim.plot.style import KIND_COLOURS, new_axes
+from pipesim.plot.titles import run_head
 from pipesim.run import Run
 from pipesim.text_table import size_text
 
@@ -71,7 +72,7 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     ax.tick_params(axis="y", length=0, labelsize=9 if stages <= 16 else 7)
     ax.set_xlabel("time [ms]")
     held_what = "micro-batches in flight" if unit == "microbatches" else "stash bytes held"
-    ax.set_title(f"{run.program.title}: {held_what}; at the right the peak", fontsize=10)
+    ax.set_title(f"{run_head(run)}: {held_what}; at the right the peak", fontsize=10)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     return ax

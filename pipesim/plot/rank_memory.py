@@ -9,6 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
 from pipesim.plot.style import MEMORY_STYLES, new_axes
+from pipesim.plot.titles import run_head
 from pipesim.run import Run
 from pipesim.text_table import size_text
 
@@ -70,7 +71,7 @@ def memory(run: Run, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     ax.tick_params(axis="y", length=0, labelsize=7 if small else 9)
     ax.set_xlabel("time [ms]")
-    ax.set_title(f"{run.program.title}: memory of every rank; at the right the peak", fontsize=10)
+    ax.set_title(f"{run_head(run)}: memory of every rank; at the right the peak", fontsize=10)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     _legend(ax, shown, limited=any(limit is not None for limit in limits))

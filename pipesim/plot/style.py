@@ -2,20 +2,25 @@
 
 The colours are told apart with the common kinds of colour blindness, and by their lightness in
 black and white: forwards are light, weight gradients darker, then recomputing, input gradients,
-and whole backwards the darkest. Causes of idle time differ by hatch.
+and whole backwards the darkest. The later chunks of a rank are darker, but never as dark as the
+next kind. Causes of idle time differ by hatch.
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 
 from pipesim.io.files import FIGURE_ENDINGS, replacing
 
 KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#b5561f", "W": "#c9a227", "R": "#4a9a8a"}
+LAST_CHUNK = {"F": 0.86, "B": 0.65, "I": 0.86, "W": 0.86, "R": 0.92}  # how light, the first: 1
 LABEL_COLOURS = {"F": "black", "B": "white", "I": "white", "W": "black", "R": "black"}
 KIND_WORDS = {
     "F": "forward (F)",
@@ -66,10 +71,29 @@ def new_axes(width: float, height: float) -> Axes:
     return ax
 
 
+def lay_out(ax: Axes) -> None:
+    """Give the Axes the size that they will have, if the layout of their figure is automatic."""
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        with missing_glyphs_ignored():
+            engine.execute(figure)
+
+
+@contextmanager
+def missing_glyphs_ignored() -> Iterator[None]:
+    """Let texts in a script that the font lacks pass without a warning for each letter."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield
+
+
 def save(ax: Axes, path: str | PathLike[str], dpi: int = 150) -> None:
     """Write the figure of an Axes to a .png, .svg or .pdf file, whole or not at all.
 
-    The same figure gives the same bytes: no date is written.
+    The same figure gives the same bytes: no date is written. Text in .svg and .pdf stays text. A
+    .png has at most 256 colours, which looks the same and takes a third of the space.
 
     Raises
     ------
@@ -82,10 +106,17 @@ def save(ax: Axes, path: str | PathLike[str], dpi: int = 150) -> None:
     dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     figure = ax.get_figure(root=True)
     assert isinstance(figure, Figure)
-    with (
-        replacing(path) as temporary,
-        mpl.rc_context({"svg.hashsalt": "pipesim"}),
-        warnings.catch_warnings(),
-    ):
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a title in another script
+    # Letters stay letters, not shapes: as text in an SVG, as a TrueType font inside a PDF.
+    fonts = mpl.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "pipesim"})
+    with replacing(path) as temporary, fonts, missing_glyphs_ignored():
         figure.savefig(temporary, dpi=dpi, metadata=dates.get(ending))
+        if ending == ".png":
+            _reduce_colours(temporary)
+
+
+def _reduce_colours(path: Path) -> None:
+    """Write a .png anew with a palette; of this kind of palette no colour is far off."""
+    with Image.open(path) as picture:
+        coloured = picture.convert("RGB")
+    palette = Image.Quantize.MAXCOVERAGE
+    coloured.quantize(method=palette, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -13,12 +13,13 @@ from pipesim.progress import Progress
 from pipesim.sweep.backends import check_backend, run_blocks
 from pipesim.sweep.journal import add_rows, journal_path, open_journal
 from pipesim.sweep.rows import ERROR, NUMBERS, Row, blocks, make_table
+from pipesim.sweep.runs import sweep_runs
 from pipesim.sweep.study import Point, Study, read_study
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NUMBERS", "sweep_axes", "sweep_config"]
+__all__ = ["NUMBERS", "sweep_axes", "sweep_config", "sweep_runs"]
 
 
 def sweep_config(
@@ -39,8 +40,9 @@ def sweep_config(
     `bubble_fraction` and `closed_form_bubble_fraction`; `step_ms`, the makespan with what a
     section [training] adds, NaN for a schedule without an end of the step; and `error`: a point
     that cannot be run has no numbers, and says why. Of several replicas the numbers are the
-    slowest one's. The keys of the axes and the mode are in `table.attrs`. The rows are the same,
-    to the bit, however a sweep is run and whether or not it was interrupted.
+    slowest one's. In `table.attrs` are the keys of the axes, `axes`, the same in groups that vary
+    together, `together`, and the `mode`. The rows are the same, to the bit, however a sweep is run
+    and whether or not it was interrupted.
 
     Parameters
     ----------

@@ -164,6 +164,7 @@ def make_table(study: Study, points: Sequence[Point], rows: Mapping[int, Row]) -
     table = pd.DataFrame(first | varied | {name: columns[name] for name in (*NUMBERS, ERROR)})
     table.attrs["axes"] = list(study.keys)
     table.attrs["mode"] = study.mode
+    table.attrs["together"] = list(map(list, study.together))
     return table
 
 

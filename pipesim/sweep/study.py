@@ -36,6 +36,8 @@ class Study:
         What varies: the columns of the axes.
     mode
         "product" or "zip".
+    together
+        The keys in groups, each of which varies by itself.
     imbalance
         The built-in axis, for its law and its seed.
     digest
@@ -47,6 +49,7 @@ class Study:
     directory: Path
     keys: tuple[str, ...]
     mode: str
+    together: tuple[tuple[str, ...], ...]
     imbalance: Imbalance | None
     digest: str
 
@@ -96,12 +99,21 @@ def read_study(
         directory=directory,
         keys=keys,
         mode=section.mode,
+        together=(keys,) if section.mode == "zip" else _groups(axes),
         imbalance=next((axis for axis in axes if isinstance(axis, Imbalance)), None),
         digest=_digest(document, directory, axes),
     )
     points = _points(axes, section.mode, name)
     _check(study, points[0])
     return study, points
+
+
+def _groups(axes: list[Axis]) -> tuple[tuple[str, ...], ...]:
+    """Return the keys that vary together; both of an imbalance vary by themselves."""
+    found: list[tuple[str, ...]] = []
+    for axis in axes:
+        found += [(key,) for key in axis.keys] if isinstance(axis, Imbalance) else [axis.keys]
+    return tuple(found)
 
 
 def _points(axes: list[Axis], mode: str, name: str) -> list[Point]:

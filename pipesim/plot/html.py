@@ -1,0 +1,182 @@
+"""A page with Gantt charts to zoom into, to hover over and to mail: one HTML file."""
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipesim.io.files import check_library, replacing
+from pipesim.plot.gantt_chart import run_titles
+from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
+from pipesim.plot.html_data import MOST_BARS, Picture, choose_window, picture_of
+from pipesim.plot.html_summary import summary_table
+from pipesim.run import Run
+from pipesim.step import Step
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
+    from bokeh.models import UIElement
+
+    from pipesim.plot.html_chart import Chart
+
+UUID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+MARGIN = 1.003  # of the time axis, so that lines stay inside
+NOTHING = "nothing"
+SCRIPTS = ("html_page.js", "what_if.js")
+
+
+def write_html(
+    runs: Run | Step | Iterable[Run],
+    path: str | PathLike[str],
+    *,
+    critical_path: bool = False,
+    window: tuple[float, float] | None = None,
+) -> None:
+    """Write a page with the Gantt chart of one run, or of several on one time axis.
+
+    It is one file, which needs no network. One can zoom, hover over an op or an idle stretch,
+    and pick a micro-batch, by a click or from the list: its ops and transfers light up. A click
+    on the legend shows and hides idle time by its cause, kinds of ops, limits, and the critical
+    path. Below stands what every rank holds over time, and a table of the numbers.
+
+    Parameters
+    ----------
+    runs
+        One run, several, or a step with its replicas.
+    path
+        The file.
+    critical_path
+        Whether the critical path is outlined at first; a click on the legend changes that.
+    window
+        Begin and end of the part that is shown [ms]; by default all, or as much from the begin
+        on as a browser can take, and the page says so.
+
+    Raises
+    ------
+    ValueError
+        If Bokeh is not installed, or nothing of the run is in the window.
+    """
+    check_library(str(path))
+    step = runs if isinstance(runs, Step) else None
+    if isinstance(runs, Step):
+        runs = runs.runs
+    runs = [runs] if isinstance(runs, Run) else list(runs)
+    pictures, notices = _pictures(runs, step, window)
+    slowest = [] if step is None else [step.runs[step.slowest_replica]]
+    table = summary_table(slowest or runs, step)
+    sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
+    below = [table, *(f"Costs: {escape(text)}" for text in sources)]
+    above = [f"<b>{escape(text)}</b>" for text in notices]
+    page = _page(pictures, above, below, critical_path)
+    save_page(page, pictures[0].title.partition("\n")[0], path)
+
+
+def save_page(page: "UIElement | Document", title: str, path: str | PathLike[str]) -> None:
+    """Write a page as one file, with all that its callbacks call."""
+    from bokeh.embed import file_html
+    from bokeh.resources import INLINE
+
+    with replacing(path) as temporary:
+        html = file_html(page, INLINE, title, template=_template())
+        temporary.write_text(_named_alike(html), "utf-8")
+
+
+def _pictures(
+    runs: Sequence[Run], step: Step | None, asked: tuple[float, float] | None
+) -> tuple[list[Picture], list[str]]:
+    """Return what the charts draw, and what is to be said where that is not all."""
+    windows = [choose_window(run, asked, MOST_BARS // len(runs)) for run in runs]
+    if step is None:
+        titles = run_titles(runs)
+        ends: list[dict[str, EndBoxes]] = [{} for _ in runs]
+    else:
+        titles, ends = step_titles(step), _ends_by_replica(step)
+    pictures = [
+        picture_of(run, title, window, after, beside=() if step is not None else runs)
+        for run, title, window, after in zip(runs, titles, windows, ends, strict=True)
+    ]
+    return pictures, list(dict.fromkeys(each.notice for each in windows if each.notice))
+
+
+def _page(
+    pictures: Sequence[Picture], above: Sequence[str], below: Sequence[str], critical_path: bool
+) -> "UIElement":
+    """Return charts on one time axis, with texts above and below."""
+    from bokeh.layouts import column, row
+    from bokeh.models import Div, Range1d
+
+    from pipesim.plot.html_chart import draw_chart
+
+    begin = min(picture.begin for picture in pictures)
+    end = max(picture.end for picture in pictures)
+    last = begin + (MARGIN * (end - begin) or 1.0)
+    time = Range1d(begin, last, bounds=(begin, last))
+    charts = [draw_chart(picture, time, critical_path) for picture in pictures]
+    parts: list[Any] = [row(microbatch_picker(charts, pictures), _held_choice(charts))]
+    for chart in charts:
+        parts += [chart.figure, *chart.held.values()]
+    tops, feet = (
+        [Div(text=text, sizing_mode="stretch_width") for text in texts] for texts in (above, below)
+    )
+    return column(*tops, *parts, *feet, sizing_mode="stretch_width", margin=(8, 16, 8, 8))
+
+
+def microbatch_picker(charts: Sequence["Chart"], pictures: Sequence[Picture]) -> "UIElement":
+    """Return the list of micro-batches, of which one lights up; a click on a bar picks it, too."""
+    from bokeh.models import CustomJS, Select
+
+    columns = [columns["microbatch"] for each in pictures for columns in each.bars.values()]
+    shown = np.unique(np.concatenate(columns)).tolist()
+    select = Select(title="micro-batch", value="all", options=["all", *map(str, shown)], width=110)
+    parts = [{"bars": c.bars, "messages": c.messages, "sent": c.sent} for c in charts]
+    pick = CustomJS(args={"charts": parts}, code="pipesim.pick(charts, cb_obj.value)")
+    select.js_on_change("value", pick)
+    for chart in charts:
+        find = "select.value = pipesim.find(bars, cb_obj.x, cb_obj.y)"
+        arguments = {"bars": chart.bars, "select": select}
+        chart.figure.js_on_event("tap", CustomJS(args=arguments, code=find))
+    return select
+
+
+def _held_choice(charts: Sequence["Chart"]) -> "UIElement":
+    """Return the buttons that choose what is shown below of what ranks hold."""
+    from bokeh.layouts import column
+    from bokeh.models import CustomJS, Div, RadioButtonGroup
+
+    units = list(dict.fromkeys(unit for chart in charts for unit in chart.held))
+    shown = 1 if len(charts) == 1 else 0  # several charts are for comparing
+    for chart in charts:
+        for unit, figure in chart.held.items():
+            figure.visible = unit == [NOTHING, *units][shown]
+    buttons = RadioButtonGroup(labels=[NOTHING, *units], active=shown)
+    figures = [[c.held[unit] for c in charts if unit in c.held] for unit in units]
+    show = CustomJS(args={"units": figures}, code="pipesim.show(units, cb_obj.active - 1)")
+    buttons.js_on_change("active", show)
+    return column(Div(text="held by each rank"), buttons)
+
+
+def _ends_by_replica(step: Step) -> list[dict[str, EndBoxes]]:
+    """Return what comes at the end of a step, for each replica by kind."""
+    boxes = end_boxes(step)
+    return [
+        {kind: of.where(of.replica == replica) for kind, of in boxes.items()}
+        for replica in range(len(step.runs))
+    ]
+
+
+def _named_alike(html: str) -> str:
+    """Return a page with the same names in it each time, for those that Bokeh draws at random."""
+    names = dict.fromkeys(re.findall(UUID, html))
+    for number, name in enumerate(names):
+        html = html.replace(name, f"part-{number}")
+    return html
+
+
+def _template() -> str:
+    """Return what a page has beside Bokeh's own: the functions that its callbacks call."""
+    code = "".join(files("pipesim.plot").joinpath(name).read_text("utf-8") for name in SCRIPTS)
+    return f"{{% block preamble %}}<script>{code}</script>{{% endblock %}}"

@@ -1,0 +1,303 @@
+"""What a page shows of a run, as columns of numbers: bars, idle time, transfers, what is held.
+
+Times are from the first start of the run [ms]. Texts are put together in the browser, so that a
+page of many ops stays small.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.engine.criticality import critical_path
+from pipesim.engine.event_graph import DURATION
+from pipesim.memory import in_flight_of_ranks
+from pipesim.metrics import idle_spans, input_times, previous_ends
+from pipesim.plot.gantt_chart import BAR, faces, lanes
+from pipesim.plot.gantt_legend import closed_form_makespan, shade_words
+from pipesim.plot.gantt_step import EndBoxes
+from pipesim.plot.gantt_titles import saved_text, slowest_rival
+from pipesim.run import Run
+
+Columns: TypeAlias = dict[str, Any]
+UInt8Array: TypeAlias = npt.NDArray[np.uint8]
+
+CLOSED_FORM, LOWER_BOUND = "equal stages (closed form)", "lower bound"
+MOST_BARS = 40_000  # in a page; a browser without a graphics card loads so many in three seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that a page shows: from `begin` to `end` [ms], and why not all."""
+
+    begin: float
+    end: float
+    notice: str = ""
+
+
+def choose_window(run: Run, asked: tuple[float, float] | None, most: int = MOST_BARS) -> Window:
+    """Return what a page shows of a run: all, what is asked for, or as much as it can hold.
+
+    Parameters
+    ----------
+    run
+        The run.
+    asked
+        Begin and end [ms]; by default all.
+    most
+        Bars; a window of more ends early.
+
+    Raises
+    ------
+    ValueError
+        If the run ends before the window begins.
+    """
+    begin, end = (0.0, run.makespan) if asked is None else asked
+    if begin >= run.makespan > 0:
+        raise ValueError(f"window {begin:g} to {end:g} ms: the run ends at {run.makespan:g} ms")
+    start, stop = _times(run)
+    inside = np.flatnonzero((stop > begin) & (start < end))
+    notice = ""
+    if len(inside) > most:
+        cut = float(np.partition(start[inside], most)[most])
+        end = max(cut, np.nextafter(begin, np.inf))
+        notice = (
+            f"A page holds {most:,} ops, the run has {len(run.schedule):,}: shown are {begin:.6g} "
+            f"to {end:.6g} of {run.makespan:.6g} ms; choose another part with --window BEGIN:END"
+        )
+    elif asked is not None:
+        notice = f"Shown are {begin:.6g} to {end:.6g} of {run.makespan:.6g} ms."
+    return Window(begin, end, notice)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a chart draws of a run, as numbers and short texts.
+
+    Parameters
+    ----------
+    title
+        What stands above it.
+    saved
+        How much sooner the run ends than the slowest of those beside it, if it does: from when to
+        when [ms], and as text.
+    begin, end
+        Of the time axis [ms].
+    shares
+        A text a rank: how much of the time it is idle.
+    darker
+        What darker bars mean, where some are.
+    bars
+        Ops by kind: where each is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is
+        told of it: `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank
+        was idle before; `source`, `source_kind` and `source_rank` of the op of another stage that
+        it waited for, the stage -1 where it waited for none.
+    idle, ends
+        Idle stretches by cause, and what comes at the end of a step by kind, as boxes.
+    limits
+        Makespans [ms] of equal stages by the closed form, where one is known, and of the lower
+        bound, by their words.
+    messages
+        When and on which ranks messages leave and arrive: `x0`, `y0`, `x1`, `y1`, `microbatch`.
+    path
+        The ops on the critical path, as boxes.
+    held
+        What each rank holds over time, by unit: a table a rank, `time` and `held`.
+    """
+
+    title: str
+    saved: tuple[float, float, str] | None
+    begin: float
+    end: float
+    shares: list[str]
+    darker: str | None
+    bars: dict[str, Columns]
+    idle: dict[str, Columns]
+    ends: dict[str, Columns]
+    limits: dict[str, float]
+    messages: Columns
+    path: Columns
+    held: dict[str, list[Columns]]
+
+
+def picture_of(
+    run: Run,
+    title: str,
+    window: Window,
+    ends: Mapping[str, EndBoxes] | None = None,
+    beside: Sequence[Run] = (),
+) -> Picture:
+    """Return what a chart draws of the part of a run that is in a window.
+
+    With what comes after its ops, by kind; and with what it saves `beside` other runs.
+    """
+    known = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
+    limits = {words: time for words, time in known.items() if time is not None}
+    after = {kind: _end_boxes(boxes) for kind, boxes in (ends or {}).items()}
+    last = window.end
+    if not window.notice:  # there is all of the run, and what it is measured against
+        last = max(last, *limits.values(), *(boxes["right"].max() for boxes in after.values()))
+    return Picture(
+        title=title,
+        saved=_saved(run, beside),
+        begin=window.begin,
+        end=float(last),
+        shares=[f"{share:.0%} idle" for share in run.rank_times.bubble_fraction.tolist()],
+        darker=shade_words([run]),
+        bars=_bars(run, window),
+        idle=_idle(run, window),
+        ends=after,
+        limits=limits,
+        messages=_messages(run, window),
+        path=_critical_ops(run, window),
+        held=_held(run, window),
+    )
+
+
+def _saved(run: Run, beside: Sequence[Run]) -> tuple[float, float, str] | None:
+    words = saved_text(run, beside)
+    if words is None:
+        return None
+    return run.makespan, slowest_rival(run, beside).makespan, words
+
+
+def _bars(run: Run, window: Window) -> dict[str, Columns]:
+    """Return the ops in a window by kind."""
+    schedule = run.schedule
+    start, end = _times(run)
+    inside = _inside(start, end, window)
+    centre, height = lanes(run, 0.0)
+    idle_since = previous_ends(schedule, run.spans)
+    idle_since[schedule.offsets[:-1]] = run.spans.start.min()
+    waited = np.maximum(run.spans.start - idle_since, 0.0)
+    producer = run.workload.producer
+    remote = (producer >= 0) & (input_times(run.workload, run.spans) > idle_since) & (waited > 0)
+    known = np.where(remote, producer, 0)
+    columns = {
+        "left": start,
+        "right": end,
+        "bottom": (centre + height / 2).astype(np.float32),
+        "top": (centre - height / 2).astype(np.float32),
+        "colour": _colours(run),
+        "stage": schedule.stage,
+        "microbatch": schedule.microbatch,
+        "slice": schedule.slice,
+        "rank": schedule.rank,
+        "ready": np.maximum(run.spans.ready - run.spans.start.min(), 0.0),
+        "waited": waited,
+        "source": np.where(remote, schedule.stage[known], -1).astype(np.int32),
+        "source_kind": schedule.kind[known].astype(np.int32),
+        "source_rank": np.where(remote, schedule.rank[known], -1).astype(np.int32),
+    }
+    found = {}
+    for kind in sorted(schedule.kinds):
+        own = np.flatnonzero(inside & (schedule.kind == kind))
+        found[kind.name] = {name: column[own] for name, column in columns.items()}
+    return found
+
+
+def _idle(run: Run, window: Window) -> dict[str, Columns]:
+    """Return the idle stretches in a window by cause, those that there are."""
+    begin = run.spans.start.min()
+    found = {}
+    for cause, spans in idle_spans(run.program, run.workload, run.spans).items():
+        start, end = spans.start - begin, spans.end - begin
+        chosen = _inside(start, end, window) & (end > start)
+        if chosen.any():
+            found[cause] = _boxes(spans.rank[chosen], start[chosen], end[chosen])
+    return found
+
+
+def _messages(run: Run, window: Window) -> Columns:
+    """Return the messages in a window: when and on which ranks they leave and arrive."""
+    begin, target = run.spans.start.min(), run.program.target
+    sent = np.flatnonzero((target >= 0) & ~np.isnan(run.spans.departure))
+    leaves, arrives = run.spans.departure[sent] - begin, run.spans.arrival[sent] - begin
+    chosen = (arrives >= window.begin) & (leaves <= window.end)
+    message = sent[chosen]
+    return {
+        "x0": leaves[chosen],
+        "x1": arrives[chosen],
+        "y0": run.program.source[message].astype(np.float32),
+        "y1": target[message].astype(np.float32),
+        "microbatch": run.schedule.microbatch[message],
+    }
+
+
+def _critical_ops(run: Run, window: Window) -> Columns:
+    """Return where the ops on the critical path stand: boxes as those of `bars`."""
+    node, _, _ = critical_path(run.criticality)
+    graph = run.criticality.graph
+    number = graph.cost_index[node[graph.cost_kind[node] == DURATION]]
+    start, end = _times(run)
+    number = number[_inside(start[number], end[number], window)]
+    return _boxes(run.schedule.rank[number], start[number], end[number])
+
+
+def _held(run: Run, window: Window) -> dict[str, list[Columns]]:
+    """Return what each rank holds over time: "micro-batches" and, where there are any, "bytes".
+
+    One table a rank, `time` and `held`, a row a change, from the window's begin to its end.
+    """
+    tables = {"micro-batches": (in_flight_of_ranks(run.in_flight), "in_flight")}
+    if max(run.peak_memory) > 0:
+        tables["bytes"] = (run.memory, "total")
+    begin = run.spans.start.min()
+    return {
+        unit: [
+            _cut(rows["time"].to_numpy() - begin, rows[column].to_numpy(), window)
+            for _, rows in table.groupby("rank")
+        ]
+        for unit, (table, column) in tables.items()
+    }
+
+
+def _cut(time: FloatArray, held: IntArray, window: Window) -> Columns:
+    """Return a curve of steps within a window, with a point at its begin and its end."""
+    first = int(np.searchsorted(time, window.begin, side="right"))
+    last = int(np.searchsorted(time, window.end, side="left"))
+    before = held[first - 1] if first else 0
+    until = held[last - 1] if last > first else before
+    return {
+        "time": np.concatenate([[window.begin], time[first:last], [window.end]]),
+        "held": np.concatenate([[before], held[first:last], [until]]).astype(np.float64),
+    }
+
+
+def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray) -> Columns:
+    """Return bars of full height."""
+    row = rank.astype(np.float32)
+    half = np.float32(BAR / 2)
+    return {"left": start, "right": end, "bottom": row + half, "top": row - half}
+
+
+def _times(run: Run) -> tuple[FloatArray, FloatArray]:
+    begin = run.spans.start.min()
+    return run.spans.start - begin, run.spans.end - begin
+
+
+def _inside(start: FloatArray, end: FloatArray, window: Window) -> BoolArray:
+    """Say which spans show in a window; of those without length, the ones that start in it."""
+    inside: BoolArray = (start < window.end) & (
+        (end > window.begin) | (end == start) & (start >= window.begin)
+    )
+    return inside
+
+
+def _end_boxes(boxes: EndBoxes) -> Columns:
+    foot = (boxes.rank + BAR / 2).astype(np.float32)
+    return {
+        "left": boxes.start,
+        "right": boxes.end,
+        "bottom": foot,
+        "top": (foot - BAR * boxes.height).astype(np.float32),
+    }
+
+
+def _colours(run: Run) -> UInt8Array:
+    """Return the colour of every bar, array (ops, 4): red, green, blue, opacity, up to 255."""
+    opaque = np.ones((len(run.schedule), 1))
+    return np.round(255 * np.concatenate([faces(run), opaque], axis=1)).astype(np.uint8)

@@ -1,0 +1,95 @@
+"use strict";
+// What a page of pipesim does: called by the callbacks of its charts and controls.
+const pipesim = {
+  MOST_LABELS: 3000,
+
+  // 2F0, or 2F0.1 for the second slice of a micro-batch.
+  nameOp(source, kind, row) {
+    const { stage, microbatch, slice } = source.data;
+    return `${stage[row]}${kind}${microbatch[row]}` + (slice[row] > 0 ? `.${slice[row]}` : "");
+  },
+
+  // How long the rank was idle before an op, and what it waited for.
+  tellWait(source, row) {
+    const { waited, source: stage, source_kind: kind, source_rank: rank, microbatch } = source.data;
+    const time = `${Number(waited[row].toPrecision(6))} ms`;
+    if (!(waited[row] > 0) || stage[row] < 0) return time;
+    return `${time}, for ${stage[row]}${"FBIWR"[kind[row]]}${microbatch[row]} of rank ${rank[row]}`;
+  },
+
+  // Light up one micro-batch across the ranks of all charts; "all": none.
+  pick(charts, choice) {
+    const microbatch = choice === "all" ? -1 : Number(choice);
+    for (const { bars, messages, sent } of charts) {
+      for (const { data_source: source } of bars) {
+        const rows = [];
+        source.data.microbatch.forEach((value, row) => { if (value === microbatch) rows.push(row); });
+        // A kind without ops of this micro-batch has to fade, too.
+        source.selected.indices = microbatch >= 0 && rows.length === 0 ? [-1] : rows;
+      }
+      const columns = { x0: [], y0: [], x1: [], y1: [] };
+      messages.data.microbatch.forEach((value, row) => {
+        if (value !== microbatch) return;
+        for (const name in columns) columns[name].push(messages.data[name][row]);
+      });
+      sent.data = columns;
+    }
+  },
+
+  // The micro-batch of the bar at a place, or "all" beside the bars.
+  find(bars, x, y) {
+    for (const { visible, data_source: { data } } of bars) {
+      if (!visible) continue;
+      for (let row = 0; row < data.left.length; row++) {
+        if (data.left[row] <= x && x <= data.right[row] && data.top[row] <= y && y <= data.bottom[row])
+          return String(data.microbatch[row]);
+      }
+    }
+    return "all";
+  },
+
+  // Show the figures of one of several units.
+  show(units, chosen) {
+    units.forEach((figures, unit) => figures.forEach((figure) => { figure.visible = unit === chosen; }));
+  },
+
+  // Outline bars, but where they are so narrow that little else of them were seen.
+  outline(bar, wide) {
+    const { left, right } = bar.data_source.data;
+    const middle = left.length >> 1;
+    const width = (right[middle] - left[middle]) * wide > 6 ? 0.5 : 0;
+    if (bar.glyph.line_width.value !== width) bar.glyph.line_width = { value: width };
+  },
+
+  // Write the micro-batch into the bars that are in view and wide enough.
+  label(figure, bars, colours, labels) {
+    if (labels.waiting) return;
+    labels.waiting = true;
+    requestAnimationFrame(() => {
+      labels.waiting = false;
+      const { start, end } = figure.x_range;
+      const wide = figure.inner_width / (end - start);  // pixels a millisecond
+      const high = figure.inner_height / Math.abs(figure.y_range.end - figure.y_range.start);
+      const columns = { x: [], y: [], text: [], colour: [] };
+      bars.forEach((bar, number) => {
+        if (!bar.visible) return;
+        pipesim.outline(bar, wide);
+        const { left, right, top, bottom, microbatch, slice } = bar.data_source.data;
+        const picked = bar.data_source.selected.indices;
+        const rows = picked.length > 0 ? picked : left.keys();
+        for (const row of rows) {
+          if (row < 0) continue;
+          if (right[row] <= start || left[row] >= end || columns.x.length >= pipesim.MOST_LABELS) continue;
+          const text = String(microbatch[row]) + (slice[row] > 0 ? `.${slice[row]}` : "");
+          if ((right[row] - left[row]) * wide < 6 * text.length + 4) continue;
+          if (Math.abs(bottom[row] - top[row]) * high < 10) continue;
+          columns.x.push((left[row] + right[row]) / 2);
+          columns.y.push((bottom[row] + top[row]) / 2);
+          columns.text.push(text);
+          columns.colour.push(colours[number]);
+        }
+      });
+      labels.data = columns;
+    });
+  },
+};

@@ -1,0 +1,60 @@
+"""What the titles of all pictures begin with: the stages, the schedule, p and m."""
+
+from collections.abc import Collection
+from textwrap import shorten
+from typing import TYPE_CHECKING
+
+from pipesim.run import Run
+from pipesim.text_table import ms_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LONGEST = 48  # characters of a title that users give
+
+
+def own_title(run: Run) -> str:
+    """Return the title of a run's stages, no longer than fits."""
+    return shorten(run.pipeline.title, LONGEST, placeholder="...")
+
+
+def order_text(run: Run) -> str:
+    """Return the schedule of a run with its numbers of ranks, stages and micro-batches."""
+    order = run.schedule
+    stages = "" if order.stages == order.ranks else f" ({order.stages} stages)"
+    return f"{run.program.title}, p = {order.ranks}{stages}, m = {order.microbatches}"
+
+
+def run_head(run: Run) -> str:
+    """Return what was run, in a few words: the stages, the schedule, p and m.
+
+    Examples
+    --------
+    >>> import pipesim as ps
+    >>> pipe = ps.Pipeline.from_costs(1.0, 2.0, stages=4, ranks=2, title="mine")
+    >>> run_head(ps.simulate(pipe, "interleaved", microbatches=8))
+    'mine: interleaved, p = 2 (4 stages), m = 8'
+    """
+    return ": ".join(filter(None, (own_title(run), order_text(run))))
+
+
+def numbers_text(run: Run) -> str:
+    """Return the step of a run, its inflation and its bubble, in a few words."""
+    inflation = "" if run.inflation is None else f", {run.inflation:.3f} x equal stages"
+    return f"{ms_text(run.makespan)}{inflation}, {bubble_text(run)}"
+
+
+def bubble_text(run: Run) -> str:
+    """Return the bubble fraction beside the closed form, where there is one."""
+    closed = run.closed_form
+    reference = "" if closed is None else f" (closed form {closed:.1%})"
+    return f"bubble {run.bubble_fraction:.1%}{reference}"
+
+
+def sweep_head(table: "pd.DataFrame", shown: Collection[str]) -> str:
+    """Return which schedule, p and m the runs of a sweep have in common, beside what is shown."""
+    words = {"schedule": "{}", "ranks": "p = {}", "microbatches": "m = {}"}
+    common = {name: table[name].dropna().unique() for name in words if name in {*table} - {*shown}}
+    return ", ".join(
+        words[name].format(values[0]) for name, values in common.items() if len(values) == 1
+    )

@@ -1,0 +1,190 @@
+"""Pages in a real browser: what is drawn, what hovering and clicking do, and how fast it is."""
+
+import io
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import pipesim as ps
+from pipesim.plot.html_data import MOST_BARS
+from tests.browser import browser, complaints, load, needs_browser, requests, wait_for
+
+pytestmark = needs_browser
+
+FIGURES = """
+const models = [...Bokeh.documents[0]._all_models.values()];
+const figures = models.filter((model) => model.type === "Figure" && model.visible);
+const named = (figure, name) =>
+  figure.renderers.filter((each) => (each.name || "").startsWith(name));
+const select = models.find((model) => model.type === "Select");
+"""
+PLACE = """
+const view = Bokeh.index.find_one(figures[0]), box = view.el.getBoundingClientRect();
+const { left, right, top, bottom } = named(figures[0], arguments[0])[0].data_source.data;
+const x = (left[arguments[1]] + right[arguments[1]]) / 2;
+const y = (top[arguments[1]] + bottom[arguments[1]]) / 2;
+return [box.left + view.frame.x_scale.compute(x), box.top + view.frame.y_scale.compute(y)];
+"""
+TOOLTIPS = """
+const texts = [];
+const walk = (node) => {
+  if (node.shadowRoot) walk(node.shadowRoot);
+  if (String(node.className).includes("bk-Tooltip") && node.shadowRoot)
+    texts.push([...node.shadowRoot.children].map((each) => each.innerText || "").join(" "));
+  for (const child of node.children || []) walk(child);
+};
+walk(document.body);
+return texts.join(" ").replace(/\\s+/g, " ");
+"""
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with browser() as driver:
+        yield driver
+
+
+def run_of(p, m, name="1f1b"):
+    pipe = ps.Pipeline.from_costs(
+        [1 + 0.25 * s for s in range(p)], [2.0] * p, latency_ms=0.25, stash_bytes=1000
+    )
+    return ps.simulate(pipe, name, m, engine="replay")
+
+
+def ask(driver, script, *arguments):
+    return driver.execute_script(FIGURES + script, *arguments)
+
+
+def pointer(driver, place, click=False):
+    """Move the mouse to a place, and click there if so."""
+    from selenium.webdriver import ActionChains
+
+    actions = ActionChains(driver)
+    actions.w3c_actions.pointer_action.move_to_location(*(round(each) for each in place))
+    if click:
+        actions.w3c_actions.pointer_action.click()
+    actions.perform()
+
+
+@pytest.fixture
+def page(driver, tmp_path):
+    ps.plot.write_html(run_of(4, 8), tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    return driver
+
+
+def test_it_loads_alone_and_shows_every_op(page, tmp_path):
+    assert complaints(page) == []
+    assert requests(page) == [(tmp_path / "page.html").resolve().as_uri()]
+    count = "return named(figures[0], 'bars').map((each) => each.data_source.data.left.length)"
+    assert ask(page, count) == [4 * 8, 4 * 8]
+    assert ask(page, "return figures.length") == 2  # and what ranks hold
+    picture = np.asarray(Image.open(io.BytesIO(page.get_screenshot_as_png())).convert("RGB"))
+    colours = {tuple(colour) for colour in picture.reshape(-1, 3)[::7].tolist()}
+    assert {(0xA6, 0xD3, 0xF0), (0x0F, 0x5E, 0x9C)} < colours  # forwards and backwards
+
+
+def test_the_numbers_of_micro_batches_stand_in_the_bars(page):
+    texts = "return named(figures[0], 'labels')[0].data_source.data.text.map(String)"
+    wait_for(page, FIGURES + "return named(figures[0], 'labels')[0].data_source.data.x.length > 0")
+    assert sorted(ask(page, texts)) == sorted(str(m) for m in range(8) for _ in range(8))
+    ask(page, "figures[0].x_range.setv({ start: 0, end: 3.1 })")
+    wait_for(page, FIGURES + "return named(figures[0], 'labels')[0].data_source.data.x.length < 9")
+    assert set(ask(page, texts)) == {"0", "1", "2", "3"}
+
+
+def test_hovering_tells_of_an_op(page):
+    # The first backward of rank 0 waits for that of rank 1.
+    run = run_of(4, 8)
+    first = run.trace.query("rank == 0 and kind == 'B' and microbatch == 0").iloc[0]
+    pointer(page, ask(page, PLACE, "bars B", 0))
+    deadline = time.monotonic() + 10
+    while "op:" not in (told := page.execute_script(TOOLTIPS)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "op: 0B0" in told
+    assert "stage: 0 on rank 0" in told
+    assert f"start: {first.start:.3f} ms" in told
+    assert f"idle before: {first.start - 4:g} ms, for 1B0 of rank 1" in told
+
+
+PICKED = """
+return [select.value, named(figures[0], "bars").map(
+  (each) => each.data_source.selected.indices.map((row) => each.data_source.data.microbatch[row])
+), named(figures[0], "transfers")[0].data_source.data.x0.length]
+"""
+
+
+def test_a_click_lights_up_a_micro_batch_and_one_beside_puts_it_out(page):
+    pointer(page, ask(page, PLACE, "bars F", 2), click=True)
+    wait_for(page, FIGURES + "return select.value === '2'")
+    # Four forwards and backwards, three activations and three gradients.
+    assert ask(page, PICKED) == ["2", [[2] * 4, [2] * 4], 6]
+    pointer(page, ask(page, PLACE, "idle drain", 0), click=True)
+    wait_for(page, FIGURES + "return select.value === 'all'")
+    assert ask(page, PICKED) == ["all", [[], []], 0]
+
+
+def test_the_list_picks_a_micro_batch_in_every_chart(driver, tmp_path):
+    runs = [run_of(4, 8), run_of(4, 8, "gpipe")]
+    ps.plot.write_html(runs, tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    ask(driver, "select.value = '5'")
+    picked = ask(
+        driver,
+        "return figures.map((figure) => named(figure, 'bars').map("
+        "(each) => each.data_source.selected.indices.length))",
+    )
+    assert picked == [[4, 4], [4, 4]]
+    arrows = ask(
+        driver,
+        "return figures.map((figure) => figure.center.filter("
+        "(each) => each.name === 'saved').map((each) => [each.x_start.value, each.x_end.value]))",
+    )
+    ends = sorted(run.makespan for run in runs)
+    assert [each for each in arrows if each] == [[ends]]
+    assert complaints(driver) == []
+
+
+def test_buttons_and_legend_show_and_hide(page):
+    groups = "const group = models.find((each) => each.type === 'RadioButtonGroup');"
+    assert ask(page, groups + "return group.labels") == ["nothing", "micro-batches", "bytes"]
+    for active, count in ((0, 1), (2, 2)):
+        ask(page, groups + "group.active = arguments[0]", active)
+        assert ask(page, "return figures.length") == count
+    legend = "models.find((each) => each.type === 'Legend')"
+    items = ask(page, f"return {legend}.items.map((each) => each.label.value)")
+    assert {"forward (F)", "waits for gradient", "drain", "critical path"} < set(items)
+    path = "const path = named(figures[0], 'critical path')[0];"
+    assert ask(page, path + "return path.visible") is False
+    assert ask(page, path + "return path.data_source.data.left.length") >= 8
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "zb_v", "seq1f1b"])
+def test_orders_of_all_kinds_are_drawn(driver, tmp_path, name):
+    schedule = ps.build_schedule(name, 4, 8)
+    costs = {"forward": 1.0, "input_grad": 1.0, "weight_grad": 0.5, "overlap_ms": 2.0}
+    pipe = ps.Pipeline.from_costs(**costs, stages=schedule.stages, placement=schedule.placement)
+    ps.plot.write_html(ps.simulate(pipe, schedule), tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    count = "return named(figures[0], 'bars').map((each) => each.data_source.data.left.length)"
+    assert sum(ask(driver, count)) == len(schedule)
+    assert complaints(driver) == []
+
+
+def test_what_takes_no_time_is_a_page_too(driver, tmp_path):
+    still = ps.simulate(ps.Pipeline.from_costs(0.0, 0.0, stages=2), "1f1b", 2)
+    ps.plot.write_html(still, tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    assert complaints(driver) == []
+
+
+def test_of_a_million_ops_a_part_is_shown_with_a_notice(driver, tmp_path):
+    ps.plot.write_html(run_of(32, 15_625), tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    count = "return named(figures[0], 'bars').map((each) => each.data_source.data.left.length)"
+    assert sum(ask(driver, count)) <= MOST_BARS
+    notices = ask(driver, "return models.filter((each) => each.type === 'Div').map((e) => e.text)")
+    assert any("the run has 1,000,000" in text and "--window" in text for text in notices)
+    assert (tmp_path / "page.html").stat().st_size < 10_000_000
