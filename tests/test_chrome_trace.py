@@ -362,7 +362,7 @@ def test_the_options_of_the_schedule_are_in_the_config_of_a_command(tmp_path):
     [
         (["--trace", "x.gz"], "--trace x.gz: the ending must be .csv, .parquet, .json, .json.gz"),
         (["--trace", ".json"], "--trace .json: the ending must be"),
-        (["--gantt", "x.json", "--critical-path"], "--critical-path is drawn on charts: give .png, .svg, .pdf, .html"),
+        (["--gantt", "x.json", "--critical-path"], "--critical-path is drawn on charts: give .png"),
     ],
 )
 def test_what_cannot_be_written_exits_2_before_the_run(arguments, message, capsys):

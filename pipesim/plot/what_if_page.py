@@ -113,7 +113,6 @@ def _data(
 
 
 def _sliders(dials: Sequence[Dial]) -> list[CategoricalSlider]:
-
     return [
         CategoricalSlider(
             title=dial.name,
