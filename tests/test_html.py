@@ -1,5 +1,6 @@
 """Pages with Gantt charts: what they show, by hand; what the command line makes of them."""
 
+import math
 import re
 
 import numpy as np
@@ -23,7 +24,7 @@ RUN = ps.simulate(PIPE, "1f1b", 2)
 
 
 def picture(run=RUN, asked=None, most=1000):
-    return picture_of(run, "title", choose_window(run, asked, most))
+    return picture_of(run, "title", choose_window([run], run.makespan, asked, most))
 
 
 def rows(columns, *names):
@@ -98,11 +99,12 @@ def test_the_chart_reaches_to_what_the_run_is_measured_against():
         (None, 5, 5, "holds 5 ops, the run has 8: shown are 0 to 5 of 10 ms; choose .* --window"),
         ((2.0, 5.0), 8, 3, "Shown are 2 to 5 of 10 ms"),
         ((2.5, 1000.0), 3, 3, "shown are 2.5 to 5.5 of 10 ms"),
+        ((7.6, 1e9), 8, 1, "Shown are 7.6 to 10 of 10 ms"),
         ((7.5, 8.0), 8, 0, "Shown are 7.5 to 8 of 10 ms"),
     ],
 )
 def test_a_window_cuts_out_a_part(asked, most, shown, notice):
-    window = choose_window(RUN, asked, most)
+    window = choose_window([RUN], RUN.makespan, asked, most)
     assert re.search(notice, window.notice)
     drawn = picture(asked=asked, most=most)
     assert sum(len(columns["left"]) for columns in drawn.bars.values()) == shown
@@ -110,9 +112,43 @@ def test_a_window_cuts_out_a_part(asked, most, shown, notice):
         assert (curve["time"][0], curve["time"][-1]) == (window.begin, window.end)
 
 
-def test_a_window_behind_the_end_is_refused():
-    with pytest.raises(ValueError, match="window 10 to 11 ms: the run ends at 10 ms"):
-        choose_window(RUN, (10, 11))
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ((10, 11), "window 10 to 11 ms: all is over at 10 ms"),
+        ((5, 2), "window 5 to 2 ms: give begin and end, 0 <= begin < end"),
+        ((-5, -2), "0 <= begin < end"),
+        ((0, math.inf), "0 <= begin < end"),
+        ((math.nan, 5), "0 <= begin < end"),
+    ],
+)
+def test_a_window_that_is_none_is_refused(tmp_path, asked, message):
+    with pytest.raises(ValueError, match=message):
+        ps.plot.write_html(RUN, tmp_path / "page.html", window=asked)
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_runs_beside_each_other_are_cut_at_the_same_time():
+    # Of GPipe 4 ops start before 2.5, of 1F1B likewise; the ninth of both starts then.
+    runs = [RUN, ps.simulate(PIPE, "gpipe", 2)]
+    window = choose_window(runs, 10.0, None, 8)
+    starts = np.sort(np.concatenate([run.spans.start for run in runs]))
+    assert window.end == starts[8]
+    assert window.notice.startswith("A page holds 8 ops, these 2 runs have 16: shown are 0 to ")
+    assert {picture_of(run, "", window).end for run in runs} == {window.end}
+
+
+def test_a_run_that_has_ended_before_the_window_is_empty_beside_one_that_goes_on():
+    window = choose_window([RUN, RUN], 20.0, (12.0, 18.0))
+    assert all(len(columns["left"]) == 0 for columns in picture_of(RUN, "", window).bars.values())
+
+
+def test_a_step_goes_on_after_its_ops(tmp_path):
+    training = ps.Training(replicas=2, optimizer_ms=5.0)
+    step = ps.simulate_step(PIPE, "1f1b", 2, training=training)
+    assert step.step_ms == pytest.approx(15.0, abs=0.1)
+    ps.plot.write_html(step, tmp_path / "page.html", window=(11.0, 1000.0))
+    assert f"Shown are 11 to {step.step_ms:.6g} of" in (tmp_path / "page.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["dualpipe", "seq1f1b", "interleaved", "zb_h1", "gpipe"])
@@ -132,6 +168,7 @@ def test_what_takes_no_time_at_all():
     drawn = picture(still)
     assert (drawn.begin, drawn.end) == (0, 0)
     assert drawn.idle == {}
+    assert sum(len(columns["left"]) for columns in drawn.bars.values()) == 8
 
 
 def test_the_table_has_a_column_a_run_and_the_step():
@@ -175,7 +212,7 @@ def test_the_same_run_gives_the_same_page_twice(tmp_path):
         ("9:5", "is not BEGIN:END"),
         ("0:nan", "is not BEGIN:END"),
         ("-1:5", "is not BEGIN:END"),
-        ("50:60", "the run ends at 9 ms"),
+        ("50:60", "window 50 to 60 ms: all is over at 9 ms"),
     ],
 )
 def test_a_wrong_window_says_what_is_wrong(tmp_path, capsys, window, message):

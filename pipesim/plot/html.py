@@ -12,7 +12,7 @@ import numpy as np
 from pipesim.io.files import check_library, replacing
 from pipesim.plot.gantt_chart import run_titles
 from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
-from pipesim.plot.html_data import MOST_BARS, Picture, choose_window, picture_of
+from pipesim.plot.html_data import Picture, Window, choose_window, picture_of
 from pipesim.plot.html_summary import summary_table
 from pipesim.run import Run
 from pipesim.step import Step
@@ -52,25 +52,27 @@ def write_html(
     critical_path
         Whether the critical path is outlined at first; a click on the legend changes that.
     window
-        Begin and end of the part that is shown [ms]; by default all, or as much from the begin
-        on as a browser can take, and the page says so.
+        Begin and end of the part that is shown [ms], the same of all runs; by default all, or as
+        much from the begin on as a browser can take, and the page says so.
 
     Raises
     ------
     ValueError
-        If Bokeh is not installed, or nothing of the run is in the window.
+        If Bokeh is not installed, or all is over before the window begins.
     """
     check_library(str(path))
     step = runs if isinstance(runs, Step) else None
     if isinstance(runs, Step):
         runs = runs.runs
     runs = [runs] if isinstance(runs, Run) else list(runs)
-    pictures, notices = _pictures(runs, step, window)
+    last = max(run.makespan for run in runs) if step is None else step.step_ms
+    part = choose_window(runs, last, window)
+    pictures = _pictures(runs, step, part)
     slowest = [] if step is None else [step.runs[step.slowest_replica]]
     table = summary_table(slowest or runs, step)
     sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
     below = [table, *(f"Costs: {escape(text)}" for text in sources)]
-    above = [f"<b>{escape(text)}</b>" for text in notices]
+    above = [f"<b>{escape(part.notice)}</b>"] if part.notice else []
     page = _page(pictures, above, below, critical_path)
     save_page(page, pictures[0].title.partition("\n")[0], path)
 
@@ -85,21 +87,18 @@ def save_page(page: "UIElement | Document", title: str, path: str | PathLike[str
         temporary.write_text(_named_alike(html), "utf-8")
 
 
-def _pictures(
-    runs: Sequence[Run], step: Step | None, asked: tuple[float, float] | None
-) -> tuple[list[Picture], list[str]]:
-    """Return what the charts draw, and what is to be said where that is not all."""
-    windows = [choose_window(run, asked, MOST_BARS // len(runs)) for run in runs]
+def _pictures(runs: Sequence[Run], step: Step | None, window: Window) -> list[Picture]:
+    """Return what the charts draw of the part of the runs in a window."""
+    beside: Sequence[Run]
     if step is None:
-        titles = run_titles(runs)
+        titles, beside = run_titles(runs), runs
         ends: list[dict[str, EndBoxes]] = [{} for _ in runs]
     else:
-        titles, ends = step_titles(step), _ends_by_replica(step)
-    pictures = [
-        picture_of(run, title, window, after, beside=() if step is not None else runs)
-        for run, title, window, after in zip(runs, titles, windows, ends, strict=True)
+        titles, beside, ends = step_titles(step), (), _ends_by_replica(step)
+    return [
+        picture_of(run, title, window, after, beside=beside)
+        for run, title, after in zip(runs, titles, ends, strict=True)
     ]
-    return pictures, list(dict.fromkeys(each.notice for each in windows if each.notice))
 
 
 def _page(

@@ -6,6 +6,7 @@ page of many ops stays small.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,20 +32,27 @@ MOST_BARS = 40_000  # in a page; a browser without a graphics card loads so many
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of a run that a page shows: from `begin` to `end` [ms], and why not all."""
+    """The part of the time that a page shows: from `begin` to `end` [ms], and why not all."""
 
     begin: float
     end: float
     notice: str = ""
 
 
-def choose_window(run: Run, asked: tuple[float, float] | None, most: int = MOST_BARS) -> Window:
-    """Return what a page shows of a run: all, what is asked for, or as much as it can hold.
+def choose_window(
+    runs: Sequence[Run],
+    last: float,
+    asked: tuple[float, float] | None = None,
+    most: int = MOST_BARS,
+) -> Window:
+    """Return what a page shows of runs: all, what is asked for, or as much as it can hold.
 
     Parameters
     ----------
-    run
-        The run.
+    runs
+        The runs of the page: all are shown from the same begin to the same end.
+    last
+        When all is over [ms].
     asked
         Begin and end [ms]; by default all.
     most
@@ -53,24 +61,31 @@ def choose_window(run: Run, asked: tuple[float, float] | None, most: int = MOST_
     Raises
     ------
     ValueError
-        If the run ends before the window begins.
+        If they are not two times in order, or all is over before the window begins.
     """
-    begin, end = (0.0, run.makespan) if asked is None else asked
-    if begin >= run.makespan > 0:
-        raise ValueError(f"window {begin:g} to {end:g} ms: the run ends at {run.makespan:g} ms")
-    start, stop = _times(run)
-    inside = np.flatnonzero((stop > begin) & (start < end))
-    notice = ""
-    if len(inside) > most:
-        cut = float(np.partition(start[inside], most)[most])
-        end = max(cut, np.nextafter(begin, np.inf))
-        notice = (
-            f"A page holds {most:,} ops, the run has {len(run.schedule):,}: shown are {begin:.6g} "
-            f"to {end:.6g} of {run.makespan:.6g} ms; choose another part with --window BEGIN:END"
+    begin, end = (0.0, last) if asked is None else asked
+    if asked is not None and not 0 <= begin < end < inf:
+        raise ValueError(f"window {begin:g} to {end:g} ms: give begin and end, 0 <= begin < end")
+    if begin >= last > 0:
+        raise ValueError(f"window {begin:g} to {end:g} ms: all is over at {last:g} ms")
+    end = min(end, last)
+    starts = []
+    for run in runs:
+        start, stop = _times(run)
+        starts.append(start[_inside(start, stop, Window(begin, end))])
+    shown = np.concatenate(starts)
+    part = f"{begin:.6g} to {{:.6g}} of {last:.6g} ms"
+    if len(shown) > most:
+        end = max(float(np.partition(shown, most)[most]), np.nextafter(begin, np.inf))
+        who = "the run has" if len(runs) == 1 else f"these {len(runs)} runs have"
+        ops = sum(len(run.schedule) for run in runs)
+        return Window(
+            begin,
+            end,
+            f"A page holds {most:,} ops, {who} {ops:,}: shown are {part.format(end)}; choose "
+            "another part with --window BEGIN:END",
         )
-    elif asked is not None:
-        notice = f"Shown are {begin:.6g} to {end:.6g} of {run.makespan:.6g} ms."
-    return Window(begin, end, notice)
+    return Window(begin, end, "" if asked is None else f"Shown are {part.format(end)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +295,10 @@ def _times(run: Run) -> tuple[FloatArray, FloatArray]:
 
 
 def _inside(start: FloatArray, end: FloatArray, window: Window) -> BoolArray:
-    """Say which spans show in a window; of those without length, the ones that start in it."""
-    inside: BoolArray = (start < window.end) & (
-        (end > window.begin) | (end == start) & (start >= window.begin)
-    )
-    return inside
+    """Say which spans show in a window; those without length also at its very begin and end."""
+    within: BoolArray = (start < window.end) & (end > window.begin)
+    within |= (start == end) & (start >= window.begin) & (start <= window.end)
+    return within
 
 
 def _end_boxes(boxes: EndBoxes) -> Columns:
