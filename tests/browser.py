@@ -17,6 +17,25 @@ FLAGS = (
 )
 PATIENCE = 30.0  # seconds
 IDLE = "return Boolean(window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].is_idle)"
+# Whether one need not scroll to the side, and all of every title and legend is inside its figure.
+FITS = """
+const inside = (box, frame) => box.left >= frame.left - 1 && box.right <= frame.right + 1;
+const fits = (figure) => {
+  const view = Bokeh.index.find_one(figure), frame = view.el.getBoundingClientRect();
+  const all = [...figure.above, ...figure.below].map((each) => Bokeh.index.find_one(each));
+  const legends = all.filter((each) => each.model.type === "Legend").map((each) => each.el);
+  const context = document.createElement("canvas").getContext("2d");
+  const { text_font_style: style, text_font_size: size, text_font: font, text } = figure.title;
+  context.font = `${style} ${size} ${font}`;
+  const lines = (text.text ?? text).split("\\n");
+  return lines.every((line) => context.measureText(line).width <= figure.inner_width) &&
+    legends.every((legend) => inside(legend.getBoundingClientRect(), frame));
+};
+const page = document.documentElement;
+const figures = [...Bokeh.documents[0]._all_models.values()].filter((each) =>
+  each.type === "Figure" && each.visible);
+return page.scrollWidth <= page.clientWidth && figures.every(fits);
+"""
 # What a driver of graphics says of its speed is no fault of a page.
 HARMLESS = ("GL Driver Message", "GroupMarkerNotSet")
 

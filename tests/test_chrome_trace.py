@@ -393,6 +393,8 @@ OURS = '{"otherData": {"pipesim": "1"}, "traceEvents": [%s]}'
     "content, message",
     [
         (None, "cannot be read: No such file or directory"),
+        ('{"otherData": {"pipesim": "1"}}', "traceEvents is missing; write the file again"),
+        ('{"otherData": {"pipesim": "1"}, "traceEvents": {}}', "traceEvents is missing"),
         ("", "is malformed: Expecting value"),
         ("PNG", "is malformed: Expecting value"),
         (b"\x1f\x8b\x08", "is damaged: "),

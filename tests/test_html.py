@@ -205,6 +205,28 @@ def test_the_same_run_gives_the_same_page_twice(tmp_path):
     assert pages[0] == pages[1]
 
 
+@pytest.mark.parametrize("text", ["$$x^2$$ cost", r"\(x\) and \[y\]"])
+def test_texts_are_no_formulas(tmp_path, text):
+    sizes = []
+    for number, given in enumerate(("plain", text)):
+        pipe = ps.Pipeline.from_costs([1, 1], [2, 2], title=given, source=given)
+        ps.plot.write_html(ps.simulate(pipe, "1f1b", 2), tmp_path / f"{number}.html")
+        sizes.append((tmp_path / f"{number}.html").stat().st_size)
+    assert sizes[1] < sizes[0] + 1000  # what draws formulas takes 2 MB
+
+
+@pytest.mark.parametrize("name", ["page.png", "page", ".html"])
+def test_a_page_has_the_ending_of_one(tmp_path, name):
+    with pytest.raises(ValueError, match=r"a page is written as \.html"):
+        ps.plot.write_html(RUN, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_of_no_runs_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"^no runs to draw$"):
+        ps.plot.write_html([], tmp_path / "page.html")
+
+
 @pytest.mark.parametrize(
     ("window", "message"),
     [

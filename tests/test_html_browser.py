@@ -9,7 +9,7 @@ from PIL import Image
 
 import pipesim as ps
 from pipesim.plot.html_data import MOST_BARS
-from tests.browser import browser, complaints, load, needs_browser, requests, wait_for
+from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 
 pytestmark = needs_browser
 
@@ -159,6 +159,28 @@ def test_buttons_and_legend_show_and_hide(page):
     path = "const path = named(figures[0], 'critical path')[0];"
     assert ask(page, path + "return path.visible") is False
     assert ask(page, path + "return path.data_source.data.left.length") >= 8
+
+
+def test_titles_and_legends_fit_into_windows_of_any_width(driver, tmp_path):
+    pipe = ps.Pipeline.from_costs(
+        [1, 1.25, 1, 1], [2, 2, 2, 2.123], latency_ms=0.25, title="a title of many words" * 3
+    )
+    runs = [ps.simulate(pipe, name, 8) for name in ("1f1b", "gpipe")]
+    ps.plot.write_html(runs, tmp_path / "page.html")
+    whole = driver.get_window_size()
+    try:
+        for width in (700, 800, 1000, 1300, 1900):
+            driver.set_window_size(width, 900)
+            load(driver, tmp_path / "page.html")
+            wait_for(driver, FITS)
+        lines = "figures[0].title.text.text.split('\\n').length"
+        wide = ask(driver, f"return {lines}")
+        driver.set_window_size(700, 900)
+        wait_for(driver, f"{FIGURES} return {lines} > {wide}")
+        wait_for(driver, FITS)
+    finally:
+        driver.set_window_size(whole["width"], whole["height"])
+    assert complaints(driver) == []
 
 
 @pytest.mark.parametrize("name", ["dualpipe", "zb_v", "seq1f1b"])

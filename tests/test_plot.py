@@ -17,6 +17,7 @@ import pipesim as ps
 from pipesim.plot.gantt_chart import BAR, GAP
 from pipesim.plot.gantt_titles import saved_text
 from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS, LAST_CHUNK, MEMORY_STYLES
+from pipesim.plot.titles import own_title
 
 
 @pytest.fixture(autouse=True)
@@ -287,6 +288,27 @@ def test_titles_of_any_kind_leave_the_chart_alone(tmp_path, title):
     ax = ps.plot.gantt(ps.simulate(pipe, "1f1b", 4))
     ps.plot.save(ax, tmp_path / "g.png")
     assert ax.get_position().width > 0.7
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("a" * 60, "a" * 45 + "..."),
+        ("流" * 60, "流" * 45 + "..."),
+        ("a" * 48, "a" * 48),
+        ("two\n lines", "two lines"),
+        ("a" * 44 + " b c d e f", "a" * 44 + "..."),
+        (" ", ""),
+    ],
+)
+def test_long_titles_are_cut(title, shown):
+    pipe = ps.Pipeline.from_costs([1, 1], [2, 2], title=title)
+    assert own_title(ps.simulate(pipe, "1f1b", 4)) == shown
+
+
+def test_no_runs_are_refused():
+    with pytest.raises(ValueError, match=r"^no runs to draw$"):
+        ps.plot.gantt([])
 
 
 def test_bars_of_a_kind_are_numbered_all_or_not_at_all():

@@ -12,6 +12,7 @@ from pipesim.cli import main
 from pipesim.plot import what_if, what_if_page
 from pipesim.plot.what_if_data import (
     NUMBERS,
+    PageFullError,
     blank_picture,
     packed,
     pictures_of,
@@ -19,7 +20,7 @@ from pipesim.plot.what_if_data import (
 )
 from pipesim.plot.what_if_dials import dials_of
 from pipesim.sweep import NUMBERS as COLUMNS
-from tests.browser import browser, complaints, load, needs_browser, requests
+from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 
 
 @pytest.fixture
@@ -187,15 +188,27 @@ def test_a_blank_picture_has_all_kinds_and_rows_of_others(config):
 def test_too_many_ops_or_points_have_no_chart(config, monkeypatch):
     begun = []
     runs = (begun.append(run) or run for run in ps.sweep_runs(config))
-    assert pictures_of(runs, [None] * 4, most=11) is None
+    with pytest.raises(PageFullError, match=r"^the first 2 of 4 points have 24 ops, and a page "):
+        pictures_of(runs, [None] * 4, most=11)
     assert len(begun) == 2  # 8 ops, then 16 more
-    text = "No chart: a page holds"
-    assert text not in write(config).read_text()
+    with pytest.raises(PageFullError, match=r"^4 points have 60 ops, and a page holds 59$"):
+        pictures_of(ps.sweep_runs(config), [None] * 4, most=59)
+    assert "No chart:" not in write(config).read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(what_if_page, "MOST_BARS", 59)
+        text = "No chart: 4 points have 60 ops, and a page holds 59. The numbers"
+        assert text in write(config).read_text()
     monkeypatch.setattr(what_if_page, "MOST_POINTS", 3)
-    assert text in write(config).read_text()
+    assert "No chart: the sweep has 4 points, and a page holds 3. " in write(config).read_text()
     monkeypatch.setattr(what_if, "MOST_ROWS", 3)
     with pytest.raises(ValueError, match=r"page\.html: a page takes 3 points, not 4"):
         write(config)
+
+
+def test_a_page_has_the_ending_of_one(config):
+    with pytest.raises(ValueError, match=r"page\.png: a page is written as \.html"):
+        write(config, name="page.png")
+    assert list(config.parent.iterdir()) == [config]
 
 
 def test_a_sweep_as_a_page_on_the_command_line(capsys, tmp_path, config):
@@ -243,7 +256,7 @@ def seen(driver):
         const table = [...cells.querySelectorAll("tr")].map(
           (row) => [...row.cells].map((cell) => cell.textContent));
         return JSON.stringify({
-          title: figure.title.text,
+          title: figure.title.text.text,
           rows: [...figure.left[0].major_label_overrides.values()],
           idle: [...figure.right[0].major_label_overrides.values()],
           bars: Object.fromEntries(ends),
@@ -252,6 +265,7 @@ def seen(driver):
           numbers: Object.fromEntries(table.map(([words, ...values]) => [words, values])),
           from: cells.querySelector("p").textContent,
           note: page("note").text,
+          ticks: [...curve.below[0].major_label_overrides.values()].map((each) => each.text),
           line: [...curve.renderers[0].data_source.data.y],
           mark: [data(curve, "mark").x[0], data(curve, "mark").y[0]],
           legend: legend.items.map((item) => item.label.value),
@@ -312,6 +326,35 @@ def test_chart_numbers_and_curve_follow_the_sliders(config):
         assert seen(driver)["numbers"]["makespan"] == ["15 ms", "13 ms", "+2 ms, +15.4%"]
         assert complaints(driver) == []
         assert requests(driver) == [path.resolve().as_uri()]
+
+
+@needs_browser
+def test_texts_are_no_formulas(config):
+    plain, formula = (
+        write(config, {"sweep.axes": {"title": [title, "other"]}, "source": title}, f"{name}.html")
+        for name, title in (("plain", "plain"), ("formula", "$$x^2$$ cost"))
+    )
+    assert formula.stat().st_size < plain.stat().st_size + 1000  # what draws formulas takes 2 MB
+    with browser() as driver:
+        load(driver, formula)
+        shown = seen(driver)
+        assert shown["title"].startswith("$$x^2$$ cost: 1f1b, p = 2")
+        assert shown["ticks"] == ["$$x^2$$ cost", "other"]
+        assert shown["from"] == "compared with title = $$x^2$$ cost"
+        set_slider(driver, "title", 1)
+        assert seen(driver)["title"].startswith("other: 1f1b")
+        assert complaints(driver) == []
+        assert requests(driver) == [formula.resolve().as_uri()]
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [700, 1000, 1900])
+def test_all_of_it_is_in_the_window(config, width):
+    path = write(config, {"title": "a title so long that it is cut after some words"})
+    with browser() as driver:
+        driver.set_window_size(width, 900)
+        load(driver, path)
+        wait_for(driver, FITS)
 
 
 @needs_browser

@@ -186,6 +186,8 @@ def read_chrome_trace(path: str | PathLike[str]) -> "pd.DataFrame":
         if not isinstance(metadata, dict) or OURS not in metadata:
             reason = "pipesim did not write it, and can read back only what `write_trace` writes"
             raise ConfigError(str(path), [f"otherData.{OURS} is missing: {reason}"])
+        if not isinstance(document.get("traceEvents"), list):
+            raise ConfigError(str(path), ["traceEvents is missing; write the file again"])
         return _span_table(fields)
     except ConfigError:
         raise

@@ -54,6 +54,11 @@ def gantt(
     critical_path
         Whether to outline the ops on the critical path of each run, with lines between ranks.
 
+    Raises
+    ------
+    ValueError
+        If there is no run.
+
     Examples
     --------
     >>> import pipesim as ps
@@ -63,9 +68,7 @@ def gantt(
     'time [ms]'
     """
     step = runs if isinstance(runs, Step) else None
-    if isinstance(runs, Step):
-        runs = runs.runs
-    runs = [runs] if isinstance(runs, Run) else list(runs)
+    runs = runs_of(runs)
     titles, notes = run_titles(runs), [saved_text(run, runs) for run in runs]
     if step is not None:
         titles, notes = step_titles(step), [None] * len(runs)
@@ -93,6 +96,16 @@ def gantt(
         if note is not None:
             draw_arrow(ax, run, slowest_rival(run, runs).makespan, top, points_per_ms(ax))
     return ax
+
+
+def runs_of(drawn: Run | Step | Iterable[Run]) -> list[Run]:
+    """Return the runs of what is to be drawn, at least one."""
+    if isinstance(drawn, Run):
+        return [drawn]
+    runs = list(drawn.runs if isinstance(drawn, Step) else drawn)
+    if not runs:
+        raise ValueError("no runs to draw")
+    return runs
 
 
 def _set_axes(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.io.files import check_library, replacing
-from pipesim.plot.gantt_chart import run_titles
+from pipesim.io.files import PAGE_ENDING, check_library, has_ending, replacing
+from pipesim.plot.gantt_chart import run_titles, runs_of
 from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
 from pipesim.plot.html_data import Picture, Window, choose_window, picture_of
 from pipesim.plot.html_summary import summary_table
@@ -48,7 +48,7 @@ def write_html(
     runs
         One run, several, or a step with its replicas.
     path
-        The file.
+        The file, .html.
     critical_path
         Whether the critical path is outlined at first; a click on the legend changes that.
     window
@@ -58,13 +58,12 @@ def write_html(
     Raises
     ------
     ValueError
-        If Bokeh is not installed, or all is over before the window begins.
+        If the ending is another one, Bokeh is not installed, there is no run, or all is over
+        before the window begins.
     """
-    check_library(str(path))
+    check_page(path)
     step = runs if isinstance(runs, Step) else None
-    if isinstance(runs, Step):
-        runs = runs.runs
-    runs = [runs] if isinstance(runs, Run) else list(runs)
+    runs = runs_of(runs)
     last = max(run.makespan for run in runs) if step is None else step.step_ms
     part = choose_window(runs, last, window)
     pictures = _pictures(runs, step, part)
@@ -75,6 +74,19 @@ def write_html(
     above = [f"<b>{escape(part.notice)}</b>"] if part.notice else []
     page = _page(pictures, above, below, critical_path)
     save_page(page, pictures[0].title.partition("\n")[0], path)
+
+
+def check_page(path: str | PathLike[str]) -> None:
+    """Check that a page can be written to a path.
+
+    Raises
+    ------
+    ValueError
+        If the ending is not .html, or Bokeh is not installed.
+    """
+    if not has_ending(path, (PAGE_ENDING,)):
+        raise ValueError(f"{path}: a page is written as {PAGE_ENDING}")
+    check_library(str(path))
 
 
 def save_page(page: "UIElement | Document", title: str, path: str | PathLike[str]) -> None:
@@ -119,7 +131,8 @@ def _page(
     for chart in charts:
         parts += [chart.figure, *chart.held.values()]
     tops, feet = (
-        [Div(text=text, sizing_mode="stretch_width") for text in texts] for texts in (above, below)
+        [Div(text=text, disable_math=True, sizing_mode="stretch_width") for text in texts]
+        for texts in (above, below)
     )
     return column(*tops, *parts, *feet, sizing_mode="stretch_width", margin=(8, 16, 8, 8))
 

@@ -15,7 +15,9 @@ from bokeh.models import (
     Legend,
     LegendItem,
     LinearAxis,
+    PlainText,
     Range1d,
+    Title,
     VeeHead,
 )
 from bokeh.plotting import figure
@@ -53,7 +55,6 @@ HATCHES = {
 }
 TIME = "{0,0.000} ms"  # a number format of tooltips
 FLIGHT = "micro-batches in flight on each rank, of all its stages"
-LEGEND_COLUMNS = 6
 LIMIT_DASHES = {CLOSED_FORM: "dashed", LOWER_BOUND: "dotted"}
 
 
@@ -123,7 +124,7 @@ def _new_figure(title: str, rows: int, time: Range1d) -> figure:
         sizing_mode="stretch_width",
         x_range=time,
         y_range=Range1d(rows - 0.5, -0.5),
-        title=title,
+        title=Title(text=PlainText(text=title), tags=[title], text_font_size="12px"),
         tools="xpan,xwheel_zoom,xbox_zoom,reset,save",
         active_scroll="xwheel_zoom",
         active_drag="xpan",
@@ -135,9 +136,10 @@ def _new_figure(title: str, rows: int, time: Range1d) -> figure:
     )
     fig.toolbar.logo = None
     fig.toolbar.autohide = True
-    fig.title.text_font_size = "12px"
     fig.grid.visible = False
     fig.outline_line_color = None
+    fit = CustomJS(args={"figure": fig}, code="pipesim.fit(figure)")
+    fig.js_on_change("inner_width", fit)
     return fig
 
 
@@ -306,7 +308,7 @@ def _add_legend(fig: figure, items: list[LegendItem]) -> None:
     legend = Legend(
         items=items,
         click_policy="hide",
-        ncols=LEGEND_COLUMNS,
+        ncols=1,  # until the page has measured what there is room for
         orientation="horizontal",
         location="center",
         label_text_font_size="11px",

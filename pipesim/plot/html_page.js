@@ -2,6 +2,7 @@
 // What a page of pipesim does: called by the callbacks of its charts and controls.
 const pipesim = {
   MOST_LABELS: 3000,
+  TOOLS: 60,  // pixels beside a title: a tool, and the button that lists the others
 
   // 2F0, or 2F0.1 for the second slice of a micro-batch.
   nameOp(source, kind, row) {
@@ -51,6 +52,54 @@ const pipesim = {
   // Show the figures of one of several units.
   show(units, chosen) {
     units.forEach((figures, unit) => figures.forEach((figure) => { figure.visible = unit === chosen; }));
+  },
+
+  // Break the title of a figure, which its tags hold whole, and its legend where it is narrow.
+  fit({ title, below, inner_width: room }) {
+    const font = (size) => `${title.text_font_style} ${size} ${title.text_font}`;
+    const text = pipesim.wrap(title.tags[0], room - pipesim.TOOLS, pipesim.ruler(font(title.text_font_size)));
+    if (title.text.text !== text) title.text = pipesim.plain(text);
+    const legend = below.find((each) => each.type === "Legend");
+    if (legend !== undefined) legend.ncols = pipesim.columns(legend, room);
+  },
+
+  // A text in which Bokeh looks for no formulas.
+  plain(text) {
+    const PlainText = Bokeh.Models.get("PlainText");
+    return new PlainText({ text });
+  },
+
+  // Measures texts in a font [pixels].
+  ruler(font) {
+    const context = document.createElement("canvas").getContext("2d");
+    context.font = font;
+    return (text) => context.measureText(text).width;
+  },
+
+  // Break a text between its words, and within long ones, where it is wider than there is room.
+  wrap(text, room, measure) {
+    return text.split("\n").map((paragraph) => {
+      const lines = [""];
+      for (const word of paragraph.match(/\S{1,24}\s?|\s/g) ?? []) {
+        const longer = lines.at(-1) + word;
+        if (lines.at(-1) === "" || measure(longer.trimEnd()) <= room) lines[lines.length - 1] = longer;
+        else lines.push(word);
+      }
+      return lines.map((line) => line.trimEnd()).join("\n");
+    }).join("\n");
+  },
+
+  // How many columns of a legend there is room for.
+  columns(legend, room) {
+    const measure = pipesim.ruler(`${legend.label_text_font_size} ${legend.label_text_font}`);
+    const beside = legend.glyph_width + legend.label_standoff + legend.spacing;
+    const widths = legend.items.map(({ label }) => measure(label.value) + beside);
+    for (let count = widths.length; count > 1; count--) {
+      const widest = new Array(count).fill(0);
+      widths.forEach((width, item) => { widest[item % count] = Math.max(widest[item % count], width); });
+      if (widest.reduce((sum, width) => sum + width) <= room) return count;
+    }
+    return 1;
   },
 
   // Outline bars, but where they are so narrow that little else of them were seen.

@@ -1,7 +1,6 @@
 """What the titles of all pictures begin with: the stages, the schedule, p and m."""
 
 from collections.abc import Collection
-from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from pipesim.run import Run
@@ -14,8 +13,9 @@ LONGEST = 48  # characters of a title that users give
 
 
 def own_title(run: Run) -> str:
-    """Return the title of a run's stages, no longer than fits."""
-    return shorten(run.pipeline.title, LONGEST, placeholder="...")
+    """Return the title of a run's stages in one line, cut where it is longer than fits."""
+    title = " ".join(run.pipeline.title.split())
+    return title if len(title) <= LONGEST else f"{title[: LONGEST - 3].rstrip()}..."
 
 
 def order_text(run: Run) -> str:

@@ -48,7 +48,8 @@ const whatIf = {
         chart.legend[name].label = { value: text };
       }
     }
-    figure.title.text = title;
+    figure.title.tags = [title];
+    pipesim.fit(figure);
     whatIf.nameRows(figure.left[0], shares.map((_, rank) => `rank ${rank}`));
     whatIf.nameRows(figure.right[0], shares);
     chart.parts[0].messages.data = read("messages");
@@ -109,7 +110,8 @@ const whatIf = {
     figure.left[0].axis_label = words;
     const ticks = whatIf.thinned(texts, figure.inner_width);
     figure.below[0].ticker.ticks = ticks;
-    figure.below[0].major_label_overrides = new Map(ticks.map((position) => [position, texts[position]]));
+    const labels = ticks.map((position) => [position, pipesim.plain(texts[position])]);
+    figure.below[0].major_label_overrides = new Map(labels);
     figure.x_range.setv({ start: -0.4, end: texts.length - 0.6 });
     const [low, high] = whatIf.extent(values);
     const room = 0.06 * (high - low) || 0.06 * Math.abs(high) || 1;

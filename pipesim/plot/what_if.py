@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from pipesim.io.files import check_library
-from pipesim.plot.html import save_page
+from pipesim.plot.html import check_page, save_page
 from pipesim.run import Run
 
 if TYPE_CHECKING:
@@ -34,14 +33,15 @@ def write_what_if(
     runs
         The runs of its rows, as `sweep_runs` gives them; as many are taken as can be shown.
     path
-        The file.
+        The file, .html.
 
     Raises
     ------
     ValueError
-        If Bokeh is not installed, the table is not that of a whole sweep, or of too many points.
+        If the ending is another one, Bokeh is not installed, or the table is not that of a whole
+        sweep, or of too many points.
     """
-    check_library(str(path))
+    check_page(path)
     from bokeh.document import Document
     from bokeh.events import DocumentReady
 

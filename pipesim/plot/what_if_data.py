@@ -11,6 +11,7 @@ from pipesim.plot.gantt_chart import run_title
 from pipesim.plot.html_data import Columns, Picture, Window, picture_of
 from pipesim.plot.style import IDLE_STYLES
 from pipesim.run import Run
+from pipesim.text_table import count_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,12 +46,14 @@ def shown_numbers(table: "pd.DataFrame") -> list[str]:
     return found
 
 
+class PageFullError(Exception):
+    """Raised where the charts of a sweep are more than a page can hold; says what is too much."""
+
+
 def pictures_of(
     runs: Iterable[Run | None], errors: Sequence[str | None], most: int
-) -> tuple[list[Picture | None], list[str]] | None:
+) -> tuple[list[Picture | None], list[str]]:
     """Return what a chart draws of every run, without what ranks hold, and the costs' sources.
-
-    None where they would have more bars than `most`: then the rest is not run, either.
 
     Parameters
     ----------
@@ -61,6 +64,8 @@ def pictures_of(
 
     Raises
     ------
+    PageFullError
+        If they would have more bars than `most`: then the rest is not run, either.
     ValueError
         If a row has neither run nor error, or there are not as many runs as rows.
     """
@@ -75,7 +80,9 @@ def pictures_of(
             raise ValueError(f"row {row} of the table has numbers, but there is no run of it")
         bars += len(run.schedule)
         if bars > most:
-            return None
+            points = count_text(len(errors), "point")
+            whose = points if row + 1 == len(errors) else f"the first {row + 1} of {points}"
+            raise PageFullError(f"{whose} have {bars:,} ops, and a page holds {most:,}")
         picture = picture_of(run, run_title(run), Window(0.0, run.makespan))
         pictures.append(replace(picture, held={}))
         sources |= {run.pipeline.source: None}

@@ -25,11 +25,12 @@ from bokeh.plotting import figure
 from pipesim.arrays import IntArray
 from pipesim.plot.html import MARGIN, microbatch_picker
 from pipesim.plot.html_chart import draw_chart
-from pipesim.plot.html_data import MOST_BARS, Picture
+from pipesim.plot.html_data import MOST_BARS
 from pipesim.plot.html_summary import ABSENT
 from pipesim.plot.style import CURVES
 from pipesim.plot.what_if_data import (
     NUMBERS,
+    PageFullError,
     blank_picture,
     boxes_of,
     packed,
@@ -38,14 +39,14 @@ from pipesim.plot.what_if_data import (
 )
 from pipesim.plot.what_if_dials import Dial, dials_of
 from pipesim.run import Run
-from pipesim.text_table import count_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ERROR = "error"  # the column of a sweep's table
 MOST_POINTS = 400  # with charts in one page
-SLIDER_WIDTH, TABLE_WIDTH, CURVE_HEIGHT = 330, 555, 290  # [pixels]
+SLIDER_WIDTH, TABLE_WIDTH = 330, 555  # [pixels]
+CURVE_HEIGHT, LEAST_CURVE_WIDTH = 290, 300  # [pixels]
 SIDES = (5, 15, 5, 15)
 TABLE_STYLE = """
 table { border-collapse: collapse; font: 12px sans-serif; font-variant-numeric: tabular-nums;
@@ -62,14 +63,20 @@ def draw_page(table: "pd.DataFrame", runs: Iterable[Run | None]) -> tuple[UIElem
     dials, rows = dials_of(table)
     names = shown_numbers(table)
     errors = [error if isinstance(error, str) else None for error in table[ERROR]]
-    found = pictures_of(runs, errors, MOST_BARS) if len(table) <= MOST_POINTS else None
-    below, chart = [_no_chart(len(table))], None
-    if found is not None:
-        below, chart = _chart(*found)
+    try:
+        below, chart = _chart(runs, errors)
+    except PageFullError as error:
+        below, chart = [_no_chart(str(error))], None
     shown, curve = _curve(dials, names) if dials else (None, None)
     sliders = _sliders(dials)
-    note = Div(width=SLIDER_WIDTH - 30, styles={"color": "#a02020"}, margin=SIDES, name="note")
-    numbers = Div(width=TABLE_WIDTH, stylesheets=[TABLE_STYLE], name="numbers")
+    note = Div(
+        width=SLIDER_WIDTH - 30,
+        styles={"color": "#a02020"},
+        margin=SIDES,
+        disable_math=True,
+        name="note",
+    )
+    numbers = Div(width=TABLE_WIDTH, stylesheets=[TABLE_STYLE], disable_math=True, name="numbers")
     page = _data(table, rows, names, errors) | {
         "sliders": sliders,
         "note": note,
@@ -86,7 +93,11 @@ def draw_page(table: "pd.DataFrame", runs: Iterable[Run | None]) -> tuple[UIElem
         control.js_on_change("value", show)
     picker = [] if chart is None else [chart["picker"]]
     left = column(*sliders, row(*picker, button), note, width=SLIDER_WIDTH)
-    top = row(*filter(None, (left, numbers, shown)), sizing_mode="stretch_width")
+    top = row(
+        *filter(None, (left, numbers, shown)),
+        sizing_mode="stretch_width",
+        styles={"flex-wrap": "wrap"},
+    )
     return column(top, *below, sizing_mode="stretch_width", margin=(8, 16, 8, 8)), show
 
 
@@ -128,9 +139,12 @@ def _sliders(dials: Sequence[Dial]) -> list[CategoricalSlider]:
 
 
 def _chart(
-    pictures: Sequence[Picture | None], sources: Sequence[str]
+    runs: Iterable[Run | None], errors: Sequence[str | None]
 ) -> tuple[list[UIElement], dict[str, Any]]:
     """Return the chart of the points, still blank, and what of it follows the sliders."""
+    if len(errors) > MOST_POINTS:
+        raise PageFullError(f"the sweep has {len(errors):,} points, and a page holds {MOST_POINTS}")
+    pictures, sources = pictures_of(runs, errors, MOST_BARS)
     blank = blank_picture(pictures)
     last = MARGIN * blank.end or 1.0
     drawing = draw_chart(blank, Range1d(0.0, last, bounds=(0.0, last)))
@@ -153,17 +167,18 @@ def _chart(
         "points": points,
         "picker": picker,
     }
-    told = [Div(text=f"Costs: {escape(text)}", sizing_mode="stretch_width") for text in sources]
+    told = [
+        Div(text=f"Costs: {escape(text)}", disable_math=True, sizing_mode="stretch_width")
+        for text in sources
+    ]
     return [drawing.figure, *told], chart
 
 
-def _no_chart(points: int) -> UIElement:
+def _no_chart(reason: str) -> UIElement:
     """Return what stands in the place of a chart that would be too large."""
     text = (
-        f"<b>No chart: a page holds {count_text(MOST_POINTS, 'point')} with "
-        f"{MOST_BARS:,} ops in all; this sweep of {count_text(points, 'point')} has more. The "
-        "numbers are those of all points. Fewer values an axis, or fewer micro-batches, bring "
-        "the chart back.</b>"
+        f"<b>No chart: {reason}. The numbers are those of all points. Fewer values an axis, or "
+        "fewer micro-batches, bring the chart back.</b>"
     )
     return Div(text=text, sizing_mode="stretch_width", name="no chart")
 
@@ -184,7 +199,6 @@ def _curve(dials: Sequence[Dial], names: Sequence[str]) -> tuple[UIElement, dict
     mark = ColumnDataSource({"x": [], "y": []})
     fig = figure(
         height=CURVE_HEIGHT,
-        min_width=300,
         sizing_mode="stretch_width",
         x_range=Range1d(0, 1),
         y_range=Range1d(0, 1),
@@ -206,5 +220,6 @@ def _curve(dials: Sequence[Dial], names: Sequence[str]) -> tuple[UIElement, dict
         args={"number": number, "units": units},
         code="return whatIf.tick(tick, units[number.value])",
     )
-    shown = column(row(number, axis, sizing_mode="stretch_width"), fig, sizing_mode="stretch_width")
+    choices = row(number, axis, sizing_mode="stretch_width")
+    shown = column(choices, fig, sizing_mode="stretch_width", min_width=LEAST_CURVE_WIDTH)
     return shown, {"figure": fig, "line": line, "mark": mark, "number": number, "axis": axis}
