@@ -11,15 +11,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.arrays import BoolArray, FloatArray, Int32Array
 from pipesim.engine.criticality import critical_path
 from pipesim.engine.event_graph import DURATION
-from pipesim.memory import in_flight_of_ranks
-from pipesim.metrics import idle_spans, input_times, previous_ends
+from pipesim.metrics import idle_spans
 from pipesim.plot.gantt_chart import BAR, faces, lanes
 from pipesim.plot.gantt_legend import closed_form_makespan, shade_words
 from pipesim.plot.gantt_step import EndBoxes
 from pipesim.plot.gantt_titles import saved_text, slowest_rival
+from pipesim.plot.html_held import Held, held_by_ranks
+from pipesim.plot.html_wait import waits
 from pipesim.run import Run
 
 Columns: TypeAlias = dict[str, Any]
@@ -92,9 +93,8 @@ class Picture:
         What darker bars mean, where some are.
     bars
         Ops by kind: where each is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is
-        told of it: `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank
-        was idle before; `source`, `source_kind` and `source_rank` of the op of another stage that
-        it waited for, the stage -1 where it waited for none.
+        told of it: `stage`, `microbatch`, `slice` (-1 where micro-batches are whole), `rank`,
+        `ready`, and the columns of `waits`.
     idle, ends
         Idle stretches by cause, and what comes at the end of a step by kind, as boxes.
     limits
@@ -105,7 +105,7 @@ class Picture:
     path
         The ops on the critical path, as boxes.
     held
-        What each rank holds over time, by unit: a table a rank, `time` and `held`.
+        What each rank holds over time, by unit.
     """
 
     title: str
@@ -120,7 +120,7 @@ class Picture:
     limits: dict[str, float]
     messages: Columns
     path: Columns
-    held: dict[str, list[Columns]]
+    held: dict[str, Held]
 
 
 def picture_of(
@@ -153,7 +153,7 @@ def picture_of(
         limits=limits,
         messages=_messages(run, window),
         path=_critical_ops(run, window),
-        held=_held(run, window),
+        held=held_by_ranks(run, window.begin, window.end),
     )
 
 
@@ -170,12 +170,6 @@ def _bars(run: Run, window: Window) -> dict[str, Columns]:
     start, end = _times(run)
     inside = _inside(start, end, window)
     centre, height = lanes(run, 0.0)
-    idle_since = previous_ends(schedule, run.spans)
-    idle_since[schedule.offsets[:-1]] = run.spans.start.min()
-    waited = np.maximum(run.spans.start - idle_since, 0.0)
-    producer = run.workload.producer
-    remote = (producer >= 0) & (input_times(run.workload, run.spans) > idle_since) & (waited > 0)
-    known = np.where(remote, producer, 0)
     columns = {
         "left": start,
         "right": end,
@@ -184,13 +178,10 @@ def _bars(run: Run, window: Window) -> dict[str, Columns]:
         "colour": _colours(run),
         "stage": schedule.stage,
         "microbatch": schedule.microbatch,
-        "slice": schedule.slice,
+        "slice": schedule.slice if schedule.slices > 1 else np.full_like(schedule.slice, -1),
         "rank": schedule.rank,
-        "ready": np.maximum(run.spans.ready - run.spans.start.min(), 0.0),
-        "waited": waited,
-        "source": np.where(remote, schedule.stage[known], -1).astype(np.int32),
-        "source_kind": schedule.kind[known].astype(np.int32),
-        "source_rank": np.where(remote, schedule.rank[known], -1).astype(np.int32),
+        "ready": np.maximum(run.spans.ready - run.spans.begin, 0.0),
+        **waits(run),
     }
     found = {}
     for kind in sorted(schedule.kinds):
@@ -201,7 +192,7 @@ def _bars(run: Run, window: Window) -> dict[str, Columns]:
 
 def _idle(run: Run, window: Window) -> dict[str, Columns]:
     """Return the idle stretches in a window by cause, those that there are."""
-    begin = run.spans.start.min()
+    begin = run.spans.begin
     found = {}
     for cause, spans in idle_spans(run.program, run.workload, run.spans).items():
         start, end = spans.start - begin, spans.end - begin
@@ -213,7 +204,7 @@ def _idle(run: Run, window: Window) -> dict[str, Columns]:
 
 def _messages(run: Run, window: Window) -> Columns:
     """Return the messages in a window: when and on which ranks they leave and arrive."""
-    begin, target = run.spans.start.min(), run.program.target
+    begin, target = run.spans.begin, run.program.target
     sent = np.flatnonzero((target >= 0) & ~np.isnan(run.spans.departure))
     leaves, arrives = run.spans.departure[sent] - begin, run.spans.arrival[sent] - begin
     chosen = (arrives >= window.begin) & (leaves <= window.end)
@@ -237,36 +228,6 @@ def _critical_ops(run: Run, window: Window) -> Columns:
     return _boxes(run.schedule.rank[number], start[number], end[number])
 
 
-def _held(run: Run, window: Window) -> dict[str, list[Columns]]:
-    """Return what each rank holds over time: "micro-batches" and, where there are any, "bytes".
-
-    One table a rank, `time` and `held`, a row a change, from the window's begin to its end.
-    """
-    tables = {"micro-batches": (in_flight_of_ranks(run.in_flight), "in_flight")}
-    if max(run.peak_memory) > 0:
-        tables["bytes"] = (run.memory, "total")
-    begin = run.spans.start.min()
-    return {
-        unit: [
-            _cut(rows["time"].to_numpy() - begin, rows[column].to_numpy(), window)
-            for _, rows in table.groupby("rank")
-        ]
-        for unit, (table, column) in tables.items()
-    }
-
-
-def _cut(time: FloatArray, held: IntArray, window: Window) -> Columns:
-    """Return a curve of steps within a window, with a point at its begin and its end."""
-    first = int(np.searchsorted(time, window.begin, side="right"))
-    last = int(np.searchsorted(time, window.end, side="left"))
-    before = held[first - 1] if first else 0
-    until = held[last - 1] if last > first else before
-    return {
-        "time": np.concatenate([[window.begin], time[first:last], [window.end]]),
-        "held": np.concatenate([[before], held[first:last], [until]]).astype(np.float64),
-    }
-
-
 def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray) -> Columns:
     """Return bars of full height."""
     row = rank.astype(np.float32)
@@ -275,7 +236,7 @@ def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray) -> Columns:
 
 
 def _times(run: Run) -> tuple[FloatArray, FloatArray]:
-    begin = run.spans.start.min()
+    begin = run.spans.begin
     return run.spans.start - begin, run.spans.end - begin
 
 
