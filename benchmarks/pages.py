@@ -14,7 +14,7 @@ from time import perf_counter
 from engine import processor
 
 import pipesim as ps
-from pipesim.plot.html_data import MOST_BARS
+from pipesim.plot.html_window import MOST_BARS
 from pipesim.text_table import text_table
 
 ROOT = Path(__file__).parent.parent

@@ -75,6 +75,23 @@ def in_flight_table(schedule: Schedule, pipe: Pipeline, spans: Spans) -> "pd.Dat
     return pd.DataFrame({name: column[last_at_its_time] for name, column in table.items()})
 
 
+def flight_noun(schedule: Schedule) -> str:
+    """Return what a rank has in flight, one of them in words.
+
+    A micro-batch, where it comes by each rank once; else a pair of it with a stage. Where
+    micro-batches are sliced, it is the slices that are counted.
+
+    Examples
+    --------
+    >>> from pipesim.schedules import build_schedule
+    >>> [flight_noun(build_schedule(name, 2, 4)) for name in ("1f1b", "interleaved", "seq1f1b")]
+    ['micro-batch', '(stage, micro-batch) pair', 'slice']
+    """
+    part = "slice" if schedule.slices > 1 else "micro-batch"
+    placement = schedule.placement
+    return f"(stage, {part}) pair" if placement.stages > placement.ranks else part
+
+
 def in_flight_of_ranks(table: "pd.DataFrame") -> "pd.DataFrame":
     """Return what every rank has in flight over time, of all its stages; one row a change.
 
@@ -186,7 +203,7 @@ def memory_table(schedule: Schedule, pipe: Pipeline, spans: Spans) -> "pd.DataFr
     starts = 4 * number - 3 * second_of_pair(schedule)
     place = np.concatenate([4 * schedule.offsets[:-1] - 1, starts, 4 * number + 2])
     change = np.concatenate([np.zeros(schedule.ranks, dtype=np.int64), taken, -freed])
-    begins = np.full(schedule.ranks, spans.start.min())
+    begins = np.full(schedule.ranks, spans.begin)
     time = np.concatenate([begins, spans.start, spans.end])
     rank = np.concatenate([np.arange(schedule.ranks), schedule.rank, schedule.rank])
     op = np.concatenate([np.full(schedule.ranks, -1), number, number])

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array
+from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.dataflow import second_of_pair
 from pipesim.engine.workload import Workload
 from pipesim.ops import Kind
@@ -90,9 +90,13 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleSpans:
-    """Idle stretches of one cause; arrays (stretches,): `rank`, `start` and `end` [ms]."""
+    """Idle stretches of one cause; arrays (stretches,): `rank`, `start` and `end` [ms].
+
+    And `before`, the number of the op that each comes before; -1 after the last op of a rank.
+    """
 
     rank: Int32Array
+    before: IntArray
     start: FloatArray
     end: FloatArray
 
@@ -102,7 +106,7 @@ def idle_spans(program: Program, workload: Workload, spans: Spans) -> dict[str, 
     schedule = program.order
     rank, first_op, last_op = schedule.rank, schedule.offsets[:-1], schedule.offsets[1:] - 1
     every_rank = np.arange(schedule.ranks, dtype=np.int32)
-    begin = np.full(schedule.ranks, spans.start.min())
+    begin = np.full(schedule.ranks, spans.begin)
     finish = np.full(schedule.ranks, spans.end.max())
     stops = previous_ends(schedule, spans)
     free = _free_since(program, spans, stops)
@@ -117,16 +121,16 @@ def idle_spans(program: Program, workload: Workload, spans: Spans) -> dict[str, 
         for_activation[second - 1] = schedule.kind[late] == Kind.F
 
     def between(which: BoolArray, start: FloatArray, end: FloatArray) -> IdleSpans:
-        idle = which & once & (end > start)
-        return IdleSpans(rank[idle], start[idle], end[idle])
+        idle = np.flatnonzero(which & once & (end > start))
+        return IdleSpans(rank[idle], idle, start[idle], end[idle])
 
     return {
-        "fill": IdleSpans(every_rank, begin, spans.start[first_op]),
+        "fill": IdleSpans(every_rank, first_op, begin, spans.start[first_op]),
         "wait_forward": between(for_activation, free, got_input),
         "wait_gradient": between(~for_activation, free, got_input),
         "blocked": between(every_op, stops, free),
         "queue_full": between(every_op, got_input, spans.start),
-        "drain": IdleSpans(every_rank, spans.end[last_op], finish),
+        "drain": IdleSpans(every_rank, np.full(schedule.ranks, -1), spans.end[last_op], finish),
     }
 
 
@@ -144,7 +148,7 @@ def rank_times(program: Program, workload: Workload, spans: Spans) -> RankTimes:
         for cause, found in idle_spans(program, workload, spans).items()
     }
     return RankTimes(
-        makespan=float(spans.end.max() - spans.start.min()),
+        makespan=float(spans.end.max() - spans.begin),
         busy=per_rank(schedule.rank, np.where(workload.second, 0.0, spans.end - spans.start)),
         span=spans.end[last_op] - spans.start[first_op],
         exposed_communication=per_rank(schedule.rank, _exposed(program, workload, spans))

@@ -8,12 +8,12 @@ import numpy as np
 
 from pipesim.batch_arithmetic import BatchSizes
 from pipesim.explain import first_largest, ladder
-from pipesim.memory import RankState, state_by_rank
+from pipesim.memory import RankState, flight_noun, state_by_rank
 from pipesim.ops import Kind
 from pipesim.progress import Progress
 from pipesim.run import Run
 from pipesim.step import Step
-from pipesim.text_table import count_text, size_text, size_unit, text_table
+from pipesim.text_table import count_text, plural, size_text, size_unit, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,10 +88,11 @@ def rank_text(run: Run) -> str:
     if np.ptp(times.busy) <= TIGHT * times.busy.max():
         del columns[""]
     blocked = "; blocked: in a send or receive" if run.program.listed else ""
+    counted = plural(flight_noun(run.schedule))
     return (
         f"{text_table(columns, left=('',))}\n"
         f"wait F, B: for an activation, a gradient{blocked}; exposed: of these waits, the part "
-        "with the\nmessage under way; held: micro-batches in flight at most"
+        f"with the\nmessage under way; held: {counted} in flight at most"
     )
 
 

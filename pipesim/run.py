@@ -74,7 +74,7 @@ class Run:
     @property
     def makespan(self) -> float:
         """Last end minus first start of compute over all ranks [ms]."""
-        return float(self.spans.end.max() - self.spans.start.min())
+        return float(self.spans.end.max() - self.spans.begin)
 
     @property
     def bubble_fraction(self) -> float:

@@ -145,7 +145,7 @@ class Step:
 
     @property
     def _begin(self) -> float:
-        return float(min(run.spans.start.min() for run in self.runs))
+        return float(min(run.spans.begin for run in self.runs))
 
     def __repr__(self) -> str:
         return (

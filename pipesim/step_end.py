@@ -189,7 +189,7 @@ def last_backwards(program: Program, spans: Spans) -> FloatArray:
     Of a copy without micro-batches, the first start.
     """
     schedule = program.order
-    ends = np.full(schedule.placement.table.shape, spans.start.min())
+    ends = np.full(schedule.placement.table.shape, spans.begin)
     backward = schedule.kind != Kind.F
     direction = schedule.directions[schedule.microbatch]
     np.maximum.at(ends, (direction[backward], schedule.stage[backward]), spans.end[backward])

@@ -26,7 +26,7 @@ def text_gantt(run: Run, width: int = 100) -> str:
     rank 0 |F0--F1--....B0======....B1======
     rank 1 |....F0--B0======F1--B1======....
     """
-    begin, makespan = run.spans.start.min(), run.makespan
+    begin, makespan = run.spans.begin, run.makespan
     scale = width / makespan if makespan > 0 else 0.0
     first = np.rint((run.spans.start - begin) * scale).astype(int)
     last = np.rint((run.spans.end - begin) * scale).astype(int)

@@ -67,5 +67,9 @@ def ms_text(time: float, digits: int = 5) -> str:
 
 def count_text(count: int, noun: str) -> str:
     """Return a count with its noun: 1 rank, 2 ranks, 2 micro-batches."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}{plural if count != 1 else ''}"
+    return f"{count} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun: ranks, micro-batches."""
+    return f"{noun}es" if noun.endswith("ch") else f"{noun}s"

@@ -81,6 +81,11 @@ class Spans:
     enter: FloatArray
     leave: FloatArray
 
+    @property
+    def begin(self) -> float:
+        """The first start of the run [ms]."""
+        return float(self.start.min())
+
 
 def span_table(program: Program, spans: Spans) -> "pd.DataFrame":
     """Return the trace of a run: one row a span, columns as above."""

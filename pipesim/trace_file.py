@@ -13,11 +13,12 @@ from pipesim.io.files import TABLE_ENDINGS, VIEWER_ENDINGS, check_library, has_e
 from pipesim.io.perfetto import write_perfetto_trace
 from pipesim.io.table_file import write_table
 from pipesim.io.viewer_trace import Counter, ViewerTrace, viewer_trace
-from pipesim.memory import in_flight_of_ranks
+from pipesim.memory import flight_noun, in_flight_of_ranks
 from pipesim.report import headline
 from pipesim.run import Run
 from pipesim.run_config import run_config
 from pipesim.step import Step
+from pipesim.text_table import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +48,8 @@ def write_trace(
     Raises
     ------
     ValueError
-        If the ending is another, the library for it is not installed, or a time is too long to
-        be told to the nanosecond.
+        If the ending is another, the library for it is not installed, a time is too long to be
+        told to the nanosecond, or all times are shorter than one.
     OSError
         If the file cannot be written; whatever was there stays.
 
@@ -92,9 +93,9 @@ def _shown(run: Run | Step, options: Mapping[str, Any] | None) -> ViewerTrace:
 
 
 def _counters(runs: Sequence[Run]) -> Iterator[Counter]:
-    """Yield what the ranks of all replicas hold over time: micro-batches, and bytes if any."""
+    """Yield what the ranks of all replicas have in flight over time, and bytes held if any."""
     flights = [in_flight_of_ranks(run.in_flight) for run in runs]
-    yield _counter("in flight", "micro-batches", flights, "in_flight")
+    yield _counter("in flight", plural(flight_noun(runs[0].schedule)), flights, "in_flight")
     if any(max(run.peak_memory) for run in runs):
         yield _counter("memory", "bytes", [run.memory for run in runs], "total")
 

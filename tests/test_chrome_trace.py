@@ -284,6 +284,26 @@ def test_times_that_nanoseconds_are_lost_in_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_spans_shorter_than_a_nanosecond_are_told_of(tmp_path):
+    tiny = ps.simulate(ps.Pipeline.from_costs([1e-9], [2e-9]), "1f1b", microbatches=1)
+    with pytest.raises(ValueError, match="all spans of this one are shorter, up to 2e-09 ms"):
+        ps.write_trace(tiny, tmp_path / "run.json")
+    assert list(tmp_path.iterdir()) == []
+    pipe = ps.Pipeline.from_costs([1, 1e-9], [0.1, 0.2])
+    ps.write_trace(ps.simulate(pipe, "1f1b", microbatches=3), tmp_path / "run.json")
+    note = json.loads((tmp_path / "run.json").read_text())["otherData"]["note"]
+    assert note.startswith("3 of 18 spans take less than a nanosecond")
+    ps.write_trace(small_run(), tmp_path / "run.json")
+    assert "note" not in json.loads((tmp_path / "run.json").read_text())["otherData"]
+
+
+def test_the_counter_says_what_is_in_flight(tmp_path):
+    pipe = ps.Pipeline.from_costs([1, 1], [2, 2])
+    ps.write_trace(ps.simulate(pipe, "seq1f1b", microbatches=4), tmp_path / "run.json")
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert {key for e in events if e["ph"] == "C" for key in e["args"]} == {"slices"}
+
+
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     paths = [tmp_path / name for name in ("a.json.gz", "b.json.gz", "c.json")]
     for path in paths:
@@ -398,7 +418,7 @@ OURS = '{"otherData": {"pipesim": "1"}, "traceEvents": [%s]}'
         ("", "is malformed: Expecting value"),
         ("PNG", "is malformed: Expecting value"),
         (b"\x1f\x8b\x08", "is damaged: "),
-        (gzip.compress(b"{}" * 1000)[:-9], "is damaged: "),
+        (gzip.compress(b"{}" * 1000, mtime=0)[:-9], "is damaged: "),
         (b"\xff\xfe", "is malformed: 'utf-8' codec"),
         ("[" * 100_000, "is malformed: "),
         ("[]", "otherData.pipesim is missing: pipesim did not write it"),

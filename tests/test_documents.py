@@ -13,7 +13,7 @@ import pipesim as ps
 from pipesim.cli import main
 from pipesim.cli.parser import PROTOCOL_NAMES
 from pipesim.lowering import PROTOCOLS
-from pipesim.plot.html_data import MOST_BARS
+from pipesim.plot.html_window import MOST_BARS
 from pipesim.schedules import FAMILIES
 from pipesim.sweep.study import read_study
 

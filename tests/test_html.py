@@ -5,13 +5,17 @@ import re
 
 import numpy as np
 import pytest
+from bokeh.models import Range1d
 
 import pipesim as ps
 from pipesim.cli import main
 from pipesim.io import files
 from pipesim.plot.gantt_chart import BAR
-from pipesim.plot.html_data import CLOSED_FORM, LOWER_BOUND, choose_window, picture_of
+from pipesim.plot.html_chart import draw_chart
+from pipesim.plot.html_data import CLOSED_FORM, LOWER_BOUND, picture_of
 from pipesim.plot.html_summary import summary_table
+from pipesim.plot.html_window import choose_window
+from pipesim.plot.style import KIND_WORDS
 
 # Two equal stages, two micro-batches, 1F1B, half a millisecond from rank to rank:
 #
@@ -55,6 +59,27 @@ def test_bars_and_what_is_told_of_them():
     assert drawn.shares == ["40% idle", "40% idle"]
 
 
+def test_long_times_are_no_powers_of_ten():
+    run = ps.simulate(ps.Pipeline.from_costs([39_382_712.0], [3.0]), "1f1b", 1)
+    table = summary_table([run])
+    assert ">39382715 ms<" in table
+    assert "e+" not in table
+    chart = draw_chart(picture(run), Range1d(0, 1))
+    labels = [item.label.value for item in chart.figure.legend[0].items]
+    assert f"{LOWER_BOUND}: 39382715 ms" in labels
+
+
+def test_the_legend_has_no_kind_without_a_bar():
+    for run, asked, kinds in [
+        (RUN, None, ["forward (F)", "backward (B)"]),
+        (RUN, (0.0, 2.0), ["forward (F)"]),
+        (RUN, (8.0, 9.0), ["backward (B)"]),
+    ]:
+        chart = draw_chart(picture(run, asked), Range1d(0, 1))
+        labels = [item.label.value for item in chart.figure.legend[0].items]
+        assert [label for label in labels if label in KIND_WORDS.values()] == kinds
+
+
 def test_idle_time_transfers_limits_and_path():
     drawn = picture()
     assert {cause: rows(c, "left", "right") for cause, c in drawn.idle.items()} == {
@@ -76,14 +101,14 @@ def test_idle_time_transfers_limits_and_path():
 
 def test_what_ranks_hold_over_time():
     held = picture().held
-    assert list(held) == ["micro-batches", "bytes"]
-    first, second = held["micro-batches"]
+    assert list(held) == ["in flight", "bytes"]
+    first, second = held["in flight"].curves
     assert rows(first, "time", "held") == [(0, 1), (1, 2), (7, 1), (10, 1)]
     changes = [held for held in rows(second, "time", "held") if held[0] not in (4.5, 5.5)]
     assert changes == [(0, 0), (1.5, 1), (7.5, 0), (10, 0)]
     # Parameters and as many bytes of gradients, and ten a micro-batch.
     state = RUN.memory.total.min()
-    assert {value - state for _, value in rows(held["bytes"][0], "time", "held")} == {10, 20}
+    assert {value - state for _, value in rows(held["bytes"].curves[0], "time", "held")} == {10, 20}
 
 
 def test_the_chart_reaches_to_what_the_run_is_measured_against():
@@ -108,8 +133,10 @@ def test_a_window_cuts_out_a_part(asked, most, shown, notice):
     assert re.search(notice, window.notice)
     drawn = picture(asked=asked, most=most)
     assert sum(len(columns["left"]) for columns in drawn.bars.values()) == shown
-    for curve in drawn.held["micro-batches"]:
+    for curve in drawn.held["in flight"].curves:
         assert (curve["time"][0], curve["time"][-1]) == (window.begin, window.end)
+    assert drawn.held["in flight"].peaks == ["2", "1"]  # of the whole run
+    assert drawn.held["in flight"].highest == 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import pipesim as ps
-from pipesim.plot.html_data import MOST_BARS
+from pipesim.plot.html_window import MOST_BARS
 from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 
 pytestmark = needs_browser
@@ -95,18 +95,91 @@ def test_the_numbers_of_micro_batches_stand_in_the_bars(page):
     assert set(ask(page, texts)) == {"0", "1", "2", "3"}
 
 
+LABELS = "return Object.values(named(figures[0], 'labels')[0].data_source.data.%s)"
+LABELLED = FIGURES + "return named(figures[0], 'labels')[0].data_source.data.x.length > 0"
+
+
+def test_a_number_stands_in_the_part_of_a_bar_that_is_in_view(page):
+    wait_for(page, LABELLED)
+    ask(page, "figures[0].x_range.setv({ start: 0.4, end: 3.5 })")
+    # Of rank 0: 0F0 to 0F3, of which the view cuts the first and the last.
+    wait_for(page, FIGURES + (LABELS % "x") + ".length < 9")
+    texts, x, y = (ask(page, LABELS % name) for name in ("text", "x", "y"))
+    first = {text: x for text, x, y in zip(texts, x, y, strict=True) if y == 0}
+    assert first == {"0": pytest.approx(0.7), "1": 1.5, "2": 2.5, "3": pytest.approx(3.25)}
+
+
+def test_the_widest_number_decides_for_all_bars_of_a_kind(driver, tmp_path):
+    ps.plot.write_html(
+        ps.simulate(ps.Pipeline.from_costs([1.0], [1.0]), "gpipe", 100), tmp_path / "page.html"
+    )
+    load(driver, tmp_path / "page.html")
+    width = ask(driver, "return figures[0].inner_width")
+    # Where a bar has 13 pixels there is room for one figure, but not for two.
+    for end, shown in ((10, 10), (width / 13, 0), (20, 20)):
+        ask(driver, "figures[0].x_range.setv({ start: 0, end: arguments[0] })", end)
+        wait_for(driver, FIGURES + (LABELS % "x") + f".length === {shown}")
+
+
+def hovered(driver, name, row):
+    """Return what is told of a bar."""
+    pointer(driver, ask(driver, PLACE, name, row))
+    deadline = time.monotonic() + 10
+    while "op:" not in (told := driver.execute_script(TOOLTIPS)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return told
+
+
 def test_hovering_tells_of_an_op(page):
     # The first backward of rank 0 waits for that of rank 1.
     run = run_of(4, 8)
     first = run.trace.query("rank == 0 and kind == 'B' and microbatch == 0").iloc[0]
-    pointer(page, ask(page, PLACE, "bars B", 0))
-    deadline = time.monotonic() + 10
-    while "op:" not in (told := page.execute_script(TOOLTIPS)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    told = hovered(page, "bars B", 0)
     assert "op: 0B0" in told
     assert "stage: 0 on rank 0" in told
-    assert f"start: {first.start:.3f} ms" in told
+    assert f"start: {first.start:g} ms" in told
     assert f"idle before: {first.start - 4:g} ms, for 1B0 of rank 1" in told
+
+
+def test_slices_are_named_as_in_other_pictures(driver, tmp_path):
+    run = ps.simulate(ps.Pipeline.from_costs([1.0] * 4, [2.0] * 4), "seq1f1b", 4)
+    ps.plot.write_html(run, tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    wait_for(driver, LABELLED)
+    assert set(ask(driver, LABELS % "text")) == {f"{m}.{k}" for m in range(4) for k in range(2)}
+    told = hovered(driver, "bars B", 0)
+    assert "op: 0B0.1" in told
+    assert "for 1B0.1 of rank 1" in told
+
+
+@pytest.mark.parametrize(
+    ("forward", "options", "row", "words"),
+    [
+        ([1, 1, 1, 3], {"queue_capacity": 1}, 4, "2 ms, queue full"),
+        ([2, 1, 5], {"queue_capacity": 1}, 10, "3 ms: 1 ms for 0F2 of rank 0, 2 ms queue full"),
+        ([1, 1, 1, 3], {"protocol": "odd_even"}, 1, "0.25 ms, blocked in a transfer"),
+        (
+            [1, 1, 1, 3],
+            {"protocol": "odd_even"},
+            9,
+            "0.5 ms, blocked in a transfer, input from 0F1 of rank 0",
+        ),
+    ],
+)
+def test_a_wait_has_its_causes(driver, tmp_path, forward, options, row, words):
+    latency = 0.25 if "protocol" in options else 0.0
+    pipe = ps.Pipeline.from_costs(forward, [2.0] * len(forward), latency_ms=latency)
+    ps.plot.write_html(ps.simulate(pipe, "gpipe", 8, **options), tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    assert f"idle before: {words}" in hovered(driver, "bars F", row)
+
+
+def test_times_are_told_with_the_digits_that_they_need(driver, tmp_path):
+    for cost, text in [(1e-9, "end: 0.000000001 ms"), (12_345_678.25, "end: 12,345,678.3 ms")]:
+        run = ps.simulate(ps.Pipeline.from_costs([cost], [cost]), "1f1b", 1)
+        ps.plot.write_html(run, tmp_path / "page.html")
+        load(driver, tmp_path / "page.html")
+        assert text in hovered(driver, "bars F", 0)
 
 
 PICKED = """
@@ -149,7 +222,7 @@ def test_the_list_picks_a_micro_batch_in_every_chart(driver, tmp_path):
 
 def test_buttons_and_legend_show_and_hide(page):
     groups = "const group = models.find((each) => each.type === 'RadioButtonGroup');"
-    assert ask(page, groups + "return group.labels") == ["nothing", "micro-batches", "bytes"]
+    assert ask(page, groups + "return group.labels") == ["nothing", "in flight", "bytes"]
     for active, count in ((0, 1), (2, 2)):
         ask(page, groups + "group.active = arguments[0]", active)
         assert ask(page, "return figures.length") == count

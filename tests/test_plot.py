@@ -354,6 +354,8 @@ def test_in_flight_shows_the_peaks(run):
 
 def test_titles_say_what_was_run(run):
     assert ps.plot.in_flight(run).get_title().startswith("mine: 1f1b, p = 4, m = 8: micro-batches")
+    sliced = ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=2), "seq1f1b", 4)
+    assert ": slices in flight;" in ps.plot.in_flight(sliced).get_title()
     assert ps.plot.memory(run).get_title().startswith("mine: 1f1b, p = 4, m = 8: memory")
     rows = {"schedule": "1f1b", "ranks": 4, "microbatches": [8, 16], "f": [1, 2]}
     table = pd.DataFrame(rows | {"run.microbatches": [8, 16], "makespan_ms": [3.0, 4.0]})

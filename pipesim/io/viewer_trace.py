@@ -142,15 +142,16 @@ def viewer_trace(
     spans
         Of a run or a step, whole, with the columns of `pipesim.trace`.
     counters, metadata
-        As for `ViewerTrace`.
+        As for `ViewerTrace`. A `note` is added where some spans are too short to be seen.
 
     Raises
     ------
     ValueError
-        If a time is too long to be told to the nanosecond.
+        If a time is too long to be told to the nanosecond, or all that takes time is shorter.
     """
     columns = {str(name): column.to_numpy() for name, column in spans.items()}
     columns |= {name: spans[name].cat.codes.to_numpy() for name in ("resource", "kind")}
+    note = _note(columns["start"], columns["end"])
     columns |= {name: nanoseconds(columns[name]) for name in ("ready", "start", "end")}
     columns["row"] = np.arange(len(spans))
     ranks, replicas = int(columns["rank"].max()) + 1, int(columns["replica"].max()) + 1
@@ -167,7 +168,29 @@ def viewer_trace(
         for replica in range(replicas)
         for rank in range(ranks)
     )
-    return ViewerTrace(names, tracks, columns, tuple(counters), metadata or {})
+    return ViewerTrace(names, tracks, columns, tuple(counters), {**(metadata or {}), **note})
+
+
+def _note(start: FloatArray, end: FloatArray) -> dict[str, str]:
+    """Return a note where spans from start to end [ms] are told as if they took no time.
+
+    Raises
+    ------
+    ValueError
+        If that is so of all that take time.
+    """
+    taken = end - start > 8 * np.spacing(end)  # less is rounding
+    lost = taken & (nanoseconds(end) == nanoseconds(start))
+    if not lost.any():
+        return {}
+    if (lost == taken).all():
+        raise ValueError(
+            "a trace for viewers is in whole nanoseconds, and all spans of this one are shorter, "
+            f"up to {(end - start).max():g} ms: write .csv or .parquet, or give times in smaller "
+            "units"
+        )
+    count = f"{lost.sum()} of {len(lost)} spans"
+    return {"note": f"{count} take less than a nanosecond, and stand here as if they took none"}
 
 
 def _add_messages(columns: dict[str, Any]) -> Int32Array:

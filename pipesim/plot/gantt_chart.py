@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 from pipesim.arrays import FloatArray
 from pipesim.metrics import idle_spans
 from pipesim.ops import Kind
+from pipesim.plot.gantt_boxes import corners
 from pipesim.plot.gantt_labels import idle_shares, label_bars, points_per_ms, row_font
 from pipesim.plot.gantt_legend import closed_form_makespan, draw_legend, draw_sources
 from pipesim.plot.gantt_path import draw_path
@@ -125,13 +126,11 @@ def _set_axes(
 
 
 def _draw_run(ax: Axes, run: Run, top: float) -> None:
-    begin = run.spans.start.min()
+    begin = run.spans.begin
     for cause, found in idle_spans(run.program, run.workload, run.spans).items():
         face, hatch, _ = IDLE_STYLES[cause]
-        height = np.full(len(found.rank), BAR)
-        boxes = _boxes(
-            found.start - begin, found.end - begin, top + found.rank.astype(np.float64), height
-        )
+        row = top + found.rank.astype(np.float64)
+        boxes = corners(found.start - begin, found.end - begin, row - BAR / 2, row + BAR / 2)
         ax.add_collection(
             PolyCollection(
                 list(boxes),
@@ -147,7 +146,7 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
     for kind in sorted(run.schedule.kinds):
         ops = run.schedule.kind == kind
         start, end = run.spans.start[ops] - begin, run.spans.end[ops] - begin
-        boxes = _boxes(start, end, centre[ops], height[ops])
+        boxes = corners(start, end, (centre - height / 2)[ops], (centre + height / 2)[ops])
         ax.add_collection(
             PolyCollection(
                 list(boxes),
@@ -212,12 +211,3 @@ def shades(run: Run) -> FloatArray:
         last[schedule.kind == kind] = LAST_CHUNK[kind.name]
     shade: FloatArray = 1 - (1 - last) * chunk / max(1, chunk.max())
     return shade
-
-
-def _boxes(
-    start: FloatArray, end: FloatArray, centre: FloatArray, height: FloatArray
-) -> FloatArray:
-    """Return rectangles, array (bars, 4 corners, 2)."""
-    low, high = centre - height / 2, centre + height / 2
-    corners = [(start, low), (start, high), (end, high), (end, low)]
-    return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)

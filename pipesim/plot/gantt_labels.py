@@ -46,7 +46,7 @@ def label_bars(
     """
     if len(run.schedule) > MOST_LABELS:
         return
-    begin, schedule = run.spans.start.min(), run.schedule
+    begin, schedule = run.spans.begin, run.schedule
     centre, height = lanes
     middle = (run.spans.start + run.spans.end) / 2 - begin
     scale = points_per_ms(ax)

@@ -5,9 +5,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 
-from pipesim.arrays import FloatArray
 from pipesim.engine.criticality import critical_path
 from pipesim.engine.event_graph import DURATION, END, START
+from pipesim.plot.gantt_boxes import corners
 from pipesim.run import Run
 
 THICKEST, THINNEST = 1.7, 0.4  # of an outline [points]
@@ -40,7 +40,7 @@ def draw_path(ax: Axes, run: Run, top: float, bar: float, points_per_ms: float) 
     for colour, wider in (("white", 2.2), ("black", 1.0)):
         ax.add_collection(
             PolyCollection(
-                list(_corners(start, end, row, bar)),
+                list(corners(start, end, row - bar / 2, row + bar / 2)),
                 facecolors="none",
                 edgecolors=colour,
                 linewidths=line * wider,
@@ -75,10 +75,3 @@ def path_handle() -> Line2D:
         markeredgewidth=THICKEST,
         label=WORDS,
     )
-
-
-def _corners(start: FloatArray, end: FloatArray, row: FloatArray, bar: float) -> FloatArray:
-    """Return rectangles, array (bars, 4 corners, 2)."""
-    low, high = row - bar / 2, row + bar / 2
-    corners = [(start, low), (start, high), (end, high), (end, low)]
-    return np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)

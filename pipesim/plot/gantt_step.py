@@ -9,6 +9,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
 from pipesim.arrays import BoolArray, FloatArray, IntArray
+from pipesim.plot.gantt_boxes import corners
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR
 from pipesim.plot.titles import bubble_text, run_head
 from pipesim.step import Step
@@ -96,12 +97,11 @@ def draw_ends(ax: Axes, step: Step, tops: Sequence[float], bar: float) -> list[P
         handles.append(Patch(facecolor="white", edgecolor=HATCH_COLOUR, linewidth=0.5, label=words))
     for kind, boxes in end_boxes(step).items():
         face, hatch, words = END_STYLES[kind]
-        foot = np.asarray(tops)[boxes.replica] + boxes.rank + bar / 2
-        left, right, up = boxes.start, boxes.end, bar * boxes.height
-        corners = [(left, foot), (left, foot - up), (right, foot - up), (right, foot)]
+        foot = np.array(tops, dtype=np.float64)[boxes.replica] + boxes.rank + bar / 2
+        head = foot - bar * boxes.height
         ax.add_collection(
             PolyCollection(
-                list(np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)),
+                list(corners(boxes.start, boxes.end, foot, head)),
                 facecolors=face,
                 edgecolors=END_EDGE,
                 hatch=hatch,

@@ -12,8 +12,9 @@ import numpy as np
 from pipesim.io.files import PAGE_ENDING, check_library, has_ending, replacing
 from pipesim.plot.gantt_chart import run_titles, runs_of
 from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
-from pipesim.plot.html_data import Picture, Window, choose_window, picture_of
+from pipesim.plot.html_data import Picture, picture_of
 from pipesim.plot.html_summary import summary_table
+from pipesim.plot.html_window import Window, choose_window
 from pipesim.run import Run
 from pipesim.step import Step
 

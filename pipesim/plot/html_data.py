@@ -6,86 +6,28 @@ page of many ops stays small.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.arrays import FloatArray, Int32Array
 from pipesim.engine.criticality import critical_path
 from pipesim.engine.event_graph import DURATION
-from pipesim.memory import in_flight_of_ranks
-from pipesim.metrics import idle_spans, input_times, previous_ends
+from pipesim.metrics import idle_spans
 from pipesim.plot.gantt_chart import BAR, faces, lanes
 from pipesim.plot.gantt_legend import closed_form_makespan, shade_words
 from pipesim.plot.gantt_step import EndBoxes
 from pipesim.plot.gantt_titles import saved_text, slowest_rival
+from pipesim.plot.html_held import Held, held_by_ranks
+from pipesim.plot.html_wait import waits
+from pipesim.plot.html_window import Window, times_of
 from pipesim.run import Run
 
 Columns: TypeAlias = dict[str, Any]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 
 CLOSED_FORM, LOWER_BOUND = "equal stages (closed form)", "lower bound"
-MOST_BARS = 40_000  # in a page; a browser without a graphics card loads so many in three seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The part of the time that a page shows: from `begin` to `end` [ms], and why not all."""
-
-    begin: float
-    end: float
-    notice: str = ""
-
-
-def choose_window(
-    runs: Sequence[Run],
-    last: float,
-    asked: tuple[float, float] | None = None,
-    most: int = MOST_BARS,
-) -> Window:
-    """Return what a page shows of runs: all, what is asked for, or as much as it can hold.
-
-    Parameters
-    ----------
-    runs
-        The runs of the page: all are shown from the same begin to the same end.
-    last
-        When all is over [ms].
-    asked
-        Begin and end [ms]; by default all.
-    most
-        Bars; a window of more ends early.
-
-    Raises
-    ------
-    ValueError
-        If they are not two times in order, or all is over before the window begins.
-    """
-    begin, end = (0.0, last) if asked is None else asked
-    if asked is not None and not 0 <= begin < end < inf:
-        raise ValueError(f"window {begin:g} to {end:g} ms: give begin and end, 0 <= begin < end")
-    if begin >= last > 0:
-        raise ValueError(f"window {begin:g} to {end:g} ms: all is over at {last:g} ms")
-    end = min(end, last)
-    starts = []
-    for run in runs:
-        start, stop = _times(run)
-        starts.append(start[_inside(start, stop, Window(begin, end))])
-    shown = np.concatenate(starts)
-    part = f"{begin:.6g} to {{:.6g}} of {last:.6g} ms"
-    if len(shown) > most:
-        end = max(float(np.partition(shown, most)[most]), np.nextafter(begin, np.inf))
-        who = "the run has" if len(runs) == 1 else f"these {len(runs)} runs have"
-        ops = sum(len(run.schedule) for run in runs)
-        return Window(
-            begin,
-            end,
-            f"A page holds {most:,} ops, {who} {ops:,}: shown are {part.format(end)}; choose "
-            "another part with --window BEGIN:END",
-        )
-    return Window(begin, end, "" if asked is None else f"Shown are {part.format(end)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +49,8 @@ class Picture:
         What darker bars mean, where some are.
     bars
         Ops by kind: where each is drawn (`left`, `right`, `bottom`, `top`, `colour`), and what is
-        told of it: `stage`, `microbatch`, `slice`, `rank`, `ready`; `waited`, how long the rank
-        was idle before; `source`, `source_kind` and `source_rank` of the op of another stage that
-        it waited for, the stage -1 where it waited for none.
+        told of it: `stage`, `microbatch`, `slice` (-1 where micro-batches are whole), `rank`,
+        `ready`, and the columns of `waits`.
     idle, ends
         Idle stretches by cause, and what comes at the end of a step by kind, as boxes.
     limits
@@ -120,7 +61,7 @@ class Picture:
     path
         The ops on the critical path, as boxes.
     held
-        What each rank holds over time, by unit: a table a rank, `time` and `held`.
+        What each rank holds over time, by unit.
     """
 
     title: str
@@ -135,7 +76,7 @@ class Picture:
     limits: dict[str, float]
     messages: Columns
     path: Columns
-    held: dict[str, list[Columns]]
+    held: dict[str, Held]
 
 
 def picture_of(
@@ -168,7 +109,7 @@ def picture_of(
         limits=limits,
         messages=_messages(run, window),
         path=_critical_ops(run, window),
-        held=_held(run, window),
+        held=held_by_ranks(run, window.begin, window.end),
     )
 
 
@@ -182,15 +123,9 @@ def _saved(run: Run, beside: Sequence[Run]) -> tuple[float, float, str] | None:
 def _bars(run: Run, window: Window) -> dict[str, Columns]:
     """Return the ops in a window by kind."""
     schedule = run.schedule
-    start, end = _times(run)
-    inside = _inside(start, end, window)
+    start, end = times_of(run)
+    inside = window.holds(start, end)
     centre, height = lanes(run, 0.0)
-    idle_since = previous_ends(schedule, run.spans)
-    idle_since[schedule.offsets[:-1]] = run.spans.start.min()
-    waited = np.maximum(run.spans.start - idle_since, 0.0)
-    producer = run.workload.producer
-    remote = (producer >= 0) & (input_times(run.workload, run.spans) > idle_since) & (waited > 0)
-    known = np.where(remote, producer, 0)
     columns = {
         "left": start,
         "right": end,
@@ -199,13 +134,10 @@ def _bars(run: Run, window: Window) -> dict[str, Columns]:
         "colour": _colours(run),
         "stage": schedule.stage,
         "microbatch": schedule.microbatch,
-        "slice": schedule.slice,
+        "slice": schedule.slice if schedule.slices > 1 else np.full_like(schedule.slice, -1),
         "rank": schedule.rank,
-        "ready": np.maximum(run.spans.ready - run.spans.start.min(), 0.0),
-        "waited": waited,
-        "source": np.where(remote, schedule.stage[known], -1).astype(np.int32),
-        "source_kind": schedule.kind[known].astype(np.int32),
-        "source_rank": np.where(remote, schedule.rank[known], -1).astype(np.int32),
+        "ready": np.maximum(run.spans.ready - run.spans.begin, 0.0),
+        **waits(run),
     }
     found = {}
     for kind in sorted(schedule.kinds):
@@ -216,11 +148,11 @@ def _bars(run: Run, window: Window) -> dict[str, Columns]:
 
 def _idle(run: Run, window: Window) -> dict[str, Columns]:
     """Return the idle stretches in a window by cause, those that there are."""
-    begin = run.spans.start.min()
+    begin = run.spans.begin
     found = {}
     for cause, spans in idle_spans(run.program, run.workload, run.spans).items():
         start, end = spans.start - begin, spans.end - begin
-        chosen = _inside(start, end, window) & (end > start)
+        chosen = window.holds(start, end) & (end > start)
         if chosen.any():
             found[cause] = _boxes(spans.rank[chosen], start[chosen], end[chosen])
     return found
@@ -228,7 +160,7 @@ def _idle(run: Run, window: Window) -> dict[str, Columns]:
 
 def _messages(run: Run, window: Window) -> Columns:
     """Return the messages in a window: when and on which ranks they leave and arrive."""
-    begin, target = run.spans.start.min(), run.program.target
+    begin, target = run.spans.begin, run.program.target
     sent = np.flatnonzero((target >= 0) & ~np.isnan(run.spans.departure))
     leaves, arrives = run.spans.departure[sent] - begin, run.spans.arrival[sent] - begin
     chosen = (arrives >= window.begin) & (leaves <= window.end)
@@ -247,39 +179,9 @@ def _critical_ops(run: Run, window: Window) -> Columns:
     node, _, _ = critical_path(run.criticality)
     graph = run.criticality.graph
     number = graph.cost_index[node[graph.cost_kind[node] == DURATION]]
-    start, end = _times(run)
-    number = number[_inside(start[number], end[number], window)]
+    start, end = times_of(run)
+    number = number[window.holds(start[number], end[number])]
     return _boxes(run.schedule.rank[number], start[number], end[number])
-
-
-def _held(run: Run, window: Window) -> dict[str, list[Columns]]:
-    """Return what each rank holds over time: "micro-batches" and, where there are any, "bytes".
-
-    One table a rank, `time` and `held`, a row a change, from the window's begin to its end.
-    """
-    tables = {"micro-batches": (in_flight_of_ranks(run.in_flight), "in_flight")}
-    if max(run.peak_memory) > 0:
-        tables["bytes"] = (run.memory, "total")
-    begin = run.spans.start.min()
-    return {
-        unit: [
-            _cut(rows["time"].to_numpy() - begin, rows[column].to_numpy(), window)
-            for _, rows in table.groupby("rank")
-        ]
-        for unit, (table, column) in tables.items()
-    }
-
-
-def _cut(time: FloatArray, held: IntArray, window: Window) -> Columns:
-    """Return a curve of steps within a window, with a point at its begin and its end."""
-    first = int(np.searchsorted(time, window.begin, side="right"))
-    last = int(np.searchsorted(time, window.end, side="left"))
-    before = held[first - 1] if first else 0
-    until = held[last - 1] if last > first else before
-    return {
-        "time": np.concatenate([[window.begin], time[first:last], [window.end]]),
-        "held": np.concatenate([[before], held[first:last], [until]]).astype(np.float64),
-    }
 
 
 def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray) -> Columns:
@@ -287,18 +189,6 @@ def _boxes(rank: Int32Array, start: FloatArray, end: FloatArray) -> Columns:
     row = rank.astype(np.float32)
     half = np.float32(BAR / 2)
     return {"left": start, "right": end, "bottom": row + half, "top": row - half}
-
-
-def _times(run: Run) -> tuple[FloatArray, FloatArray]:
-    begin = run.spans.start.min()
-    return run.spans.start - begin, run.spans.end - begin
-
-
-def _inside(start: FloatArray, end: FloatArray, window: Window) -> BoolArray:
-    """Say which spans show in a window; those without length also at its very begin and end."""
-    within: BoolArray = (start < window.end) & (end > window.begin)
-    within |= (start == end) & (start >= window.begin) & (start <= window.end)
-    return within
 
 
 def _end_boxes(boxes: EndBoxes) -> Columns:

@@ -6,16 +6,37 @@ const pipesim = {
 
   // 2F0, or 2F0.1 for the second slice of a micro-batch.
   nameOp(source, kind, row) {
-    const { stage, microbatch, slice } = source.data;
-    return `${stage[row]}${kind}${microbatch[row]}` + (slice[row] > 0 ? `.${slice[row]}` : "");
+    return `${source.data.stage[row]}${kind}${pipesim.part(source.data, row)}`;
   },
 
-  // How long the rank was idle before an op, and what it waited for.
-  tellWait(source, row) {
-    const { waited, source: stage, source_kind: kind, source_rank: rank, microbatch } = source.data;
-    const time = `${Number(waited[row].toPrecision(6))} ms`;
-    if (!(waited[row] > 0) || stage[row] < 0) return time;
-    return `${time}, for ${stage[row]}${"FBIWR"[kind[row]]}${microbatch[row]} of rank ${rank[row]}`;
+  // A micro-batch, or a slice of one, where they are cut.
+  part({ microbatch, slice }, row) {
+    return String(microbatch[row]) + (slice[row] >= 0 ? `.${slice[row]}` : "");
+  },
+
+  // A time, with all digits that tell neighbours apart: long ones grouped, short ones not as 0.
+  tellTime(time, digits = 9) {
+    return `${time.toLocaleString("en-US", { maximumSignificantDigits: digits })} ms`;
+  },
+
+  // How long the rank was idle before an op, why, and what it waited for.
+  tellWait({ data }, causes, row) {
+    const time = pipesim.tellTime(data.waited[row], 6);
+    const parts = Object.keys(causes).filter((cause) => data[cause]?.[row] > 0);
+    if (parts.length === 0) return time;
+    const texts = parts.map((cause) => causes[cause]);
+    if (data.source[row] >= 0) {
+      const op = `${data.source[row]}${"FBIWR"[data.source_kind[row]]}${pipesim.part(data, row)}`;
+      const input = `${op} of rank ${data.source_rank[row]}`;
+      const wait = parts.findIndex((cause) => cause !== "blocked" && cause !== "queue_full");
+      if (wait >= 0) texts[wait] = `for ${input}`;
+      else texts.push(`input from ${input}`);  // it came while transfers held the rank
+    }
+    if (parts.length === 1) return [time, ...texts].join(", ");
+    parts.forEach((cause, number) => {
+      texts[number] = `${pipesim.tellTime(data[cause][row], 6)} ${texts[number]}`;
+    });
+    return `${time}: ${texts.join(", ")}`;
   },
 
   // Light up one micro-batch across the ranks of all charts; "all": none.
@@ -110,6 +131,11 @@ const pipesim = {
     if (bar.glyph.line_width.value !== width) bar.glyph.line_width = { value: width };
   },
 
+  // The pixels that a number of so many characters takes in a bar.
+  widthOf(characters) {
+    return 6 * characters + 4;
+  },
+
   // Write the micro-batch into the bars that are in view and wide enough.
   label(figure, bars, colours, labels) {
     if (labels.waiting) return;
@@ -123,17 +149,23 @@ const pipesim = {
       bars.forEach((bar, number) => {
         if (!bar.visible) return;
         pipesim.outline(bar, wide);
-        const { left, right, top, bottom, microbatch, slice } = bar.data_source.data;
-        const picked = bar.data_source.selected.indices;
-        const rows = picked.length > 0 ? picked : left.keys();
-        for (const row of rows) {
-          if (row < 0) continue;
-          if (right[row] <= start || left[row] >= end || columns.x.length >= pipesim.MOST_LABELS) continue;
-          const text = String(microbatch[row]) + (slice[row] > 0 ? `.${slice[row]}` : "");
-          if ((right[row] - left[row]) * wide < 6 * text.length + 4) continue;
-          if (Math.abs(bottom[row] - top[row]) * high < 10) continue;
-          columns.x.push((left[row] + right[row]) / 2);
-          columns.y.push((bottom[row] + top[row]) / 2);
+        const { data, selected } = bar.data_source;
+        const room = (row) =>
+          wide * (Math.min(data.right[row], end) - Math.max(data.left[row], start));
+        const picked = selected.indices;
+        const candidates = [];
+        for (const row of picked.length > 0 ? picked : data.left.keys()) {
+          if (row < 0 || room(row) < pipesim.widthOf(1)) continue;
+          if (Math.abs(data.bottom[row] - data.top[row]) * high < 10) continue;
+          candidates.push([row, pipesim.part(data, row)]);
+        }
+        // The widest number decides for all of a kind: else only the short ones would stand.
+        const longest = candidates.reduce((most, [, text]) => Math.max(most, text.length), 0);
+        for (const [row, text] of candidates) {
+          if (columns.x.length >= pipesim.MOST_LABELS) break;
+          if (room(row) < pipesim.widthOf(longest)) continue;
+          columns.x.push((Math.max(data.left[row], start) + Math.min(data.right[row], end)) / 2);
+          columns.y.push((data.bottom[row] + data.top[row]) / 2);
           columns.text.push(text);
           columns.colour.push(colours[number]);
         }

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from html import escape
 
+from pipesim.memory import flight_noun
 from pipesim.plot.gantt_legend import closed_form_makespan
 from pipesim.run import Run
 from pipesim.step import Step
-from pipesim.text_table import size_text
+from pipesim.text_table import count_text, ms_text, size_text
 
 ABSENT = "–"
 STYLE = "border-collapse: collapse; font: 12px sans-serif; font-variant-numeric: tabular-nums"
@@ -34,7 +35,10 @@ def summary_table(runs: Sequence[Run], step: Step | None = None) -> str:
         "span bubble": [_share(run.span_bubble) for run in runs],
         "makespan / equal stages": [_ratio(run.inflation) for run in runs],
         "balance x filling": [f"{run.balance:.4f} x {run.filling:.4f}" for run in runs],
-        "in flight at most": [str(max(run.schedule.peak_in_flight())) for run in runs],
+        "in flight at most": [
+            count_text(max(run.schedule.peak_in_flight()), flight_noun(run.schedule))
+            for run in runs
+        ],
     }
     if any(max(run.peak_memory) for run in runs):
         rows["memory of the fullest rank"] = [size_text(max(run.peak_memory)) for run in runs]
@@ -62,6 +66,6 @@ def _or_absent(show: Callable[[float], str]) -> Callable[[float | None], str]:
     return lambda value: ABSENT if value is None else show(value)
 
 
-_ms = _or_absent(lambda value: f"{value:.6g} ms")
+_ms = _or_absent(lambda value: ms_text(value, digits=6))
 _share = _or_absent(lambda value: f"{value:.2%}")
 _ratio = _or_absent(lambda value: f"{value:.4f}")

@@ -43,7 +43,7 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     column = UNITS[unit]
     stages = run.schedule.stages
     ax = ax or new_axes(10.0, min(0.5 * stages, 9.0) + 1.0)
-    table, begin = run.in_flight, run.spans.start.min()
+    table, begin = run.in_flight, run.spans.begin
     highest = max(int(table[column].max()), 1)
     for stage, rows in table.groupby("stage"):
         held = np.concatenate([[0.0], rows[column] / highest])
@@ -71,7 +71,8 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     ax.set_yticks(range(stages), [f"stage {stage}" for stage in range(stages)])
     ax.tick_params(axis="y", length=0, labelsize=9 if stages <= 16 else 7)
     ax.set_xlabel("time [ms]")
-    held_what = "micro-batches in flight" if unit == "microbatches" else "stash bytes held"
+    part = "slices" if run.schedule.slices > 1 else "micro-batches"
+    held_what = f"{part} in flight" if unit == "microbatches" else "stash bytes held"
     ax.set_title(f"{run_head(run)}: {held_what}; at the right the peak", fontsize=10)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)

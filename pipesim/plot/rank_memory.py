@@ -47,7 +47,7 @@ def memory(run: Run, ax: Axes | None = None) -> Axes:
     ax = ax or new_axes(10.0, min(0.55 * ranks, 9.0) + 1.4)
     limits = [device.memory_bytes for device in run.pipeline.devices]
     highest = max(*run.peak_memory, *(limit or 0 for limit in limits), 1)
-    begin, end = run.spans.start.min(), run.spans.end.max()
+    begin, end = run.spans.begin, run.spans.end.max()
     shown = [name for name in MEMORY_STYLES if run.memory[name].any()]
     # What happens in no time would be drawn as a spike.
     table = run.memory.drop_duplicates(["rank", "time"], keep="last")

@@ -8,7 +8,8 @@ import numpy as np
 
 from pipesim.ops import COMPUTE_KINDS
 from pipesim.plot.gantt_chart import run_title
-from pipesim.plot.html_data import Columns, Picture, Window, picture_of
+from pipesim.plot.html_data import Columns, Picture, picture_of
+from pipesim.plot.html_window import Window
 from pipesim.plot.style import IDLE_STYLES
 from pipesim.run import Run
 from pipesim.text_table import count_text

@@ -25,8 +25,8 @@ from bokeh.plotting import figure
 from pipesim.arrays import IntArray
 from pipesim.plot.html import MARGIN, microbatch_picker
 from pipesim.plot.html_chart import draw_chart
-from pipesim.plot.html_data import MOST_BARS
 from pipesim.plot.html_summary import ABSENT
+from pipesim.plot.html_window import MOST_BARS
 from pipesim.plot.style import CURVES
 from pipesim.plot.what_if_data import (
     NUMBERS,
