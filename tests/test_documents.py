@@ -169,6 +169,11 @@ def test_the_fixed_global_batch_of_the_course():
 def test_what_a_page_holds_is_what_the_readme_says():
     assert README.count(f"{MOST_BARS:,} ops") == 2
     assert "idle for 130.7 ms before it" in README  # experiments/17_a_page.py
+    pages = (ROOT / "benchmarks" / "pages.md").read_text()
+    assert f"shows the first {MOST_BARS:,}" in pages
+    seconds = re.search(r"^ +30,720 +\S+ +\S+ +(\S+)", pages, re.MULTILINE)[1]
+    assert f"30,720 of them in {seconds} s" in README
+    assert float(seconds) < 3
 
 
 def test_the_benchmark_runs(capsys):
