@@ -123,7 +123,7 @@ def memory_text(run: Run) -> str:
         "gradients": state.grads.sum(),
         "optimizer": state.optimizer.sum(),
     }
-    held = ", ".join(f"{name} {size_text(size)}" for name, size in totals.items() if size)
+    held = ", ".join(f"{name} {size_text(int(size))}" for name, size in totals.items() if size)
     all_ranks = f"state: {held} on all ranks together\n" if held else ""
     return (
         f"{all_ranks}peak: {size_text(peak)} on rank {fullest}, "

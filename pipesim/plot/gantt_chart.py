@@ -209,5 +209,5 @@ def shades(run: Run) -> FloatArray:
     last = np.zeros(len(schedule))
     for kind in schedule.kinds:
         last[schedule.kind == kind] = LAST_CHUNK[kind.name]
-    shade: FloatArray = 1 - (1 - last) * chunk / max(1, chunk.max())
+    shade: FloatArray = 1 - (1 - last) * chunk / max(1, int(chunk.max()))
     return shade
