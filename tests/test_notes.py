@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 
 from pipesim.cli import main
@@ -66,3 +67,49 @@ def test_run_has_no_note_where_all_is_well(capsys, flags):
     ranks = ["--ranks", "2"] if "interleaved" in flags else []
     assert main(["run", *flags, *COSTS, *ranks]) == 0
     assert capsys.readouterr().err == ""
+
+
+def axes(**values):
+    named = {key.replace("_", ".", 1): value for key, value in values.items()}
+    return ["--set", f"sweep.axes={json.dumps(named)}"]
+
+
+def test_a_sweep_tells_each_error_once(capsys, four_stages, tmp_path):
+    file = tmp_path / "s.csv"
+    schedules, times = ["1f1b", "zb_v", "dualpipe"], [0, 0.5, 1]
+    varied = axes(run_schedule=schedules, run_microbatches=[4, 8], links_latency_ms=times)
+    assert main(["sweep", four_stages, *varied, "--csv", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    marks = [line.split()[-1] for line in lines[1:19]]
+    assert marks == ["-"] * 6 + ["[1]"] * 6 + ["[2]"] * 3 + ["-"] * 3
+    assert max(map(len, lines[:19])) < 130
+    zb_v, dualpipe = lines[19:]
+    assert zb_v.startswith("[1] 6 points (run.schedule = zb_v): run.schedule: zb_v needs 2 stages")
+    assert dualpipe.startswith("[2] 3 points (run.schedule = dualpipe, run.microbatches = 4): ")
+    whole = pd.read_csv(file).error.dropna()
+    assert len(whole) == 9
+    assert f": {whole.iloc[0]}" in zb_v
+    assert f": {whole.iloc[-1]}" in dualpipe
+
+
+def test_a_sweep_tells_so_many_errors_at_most(capsys, four_stages):
+    counts = {"linspace": [-24, 1, 26]}
+    config = ["sweep", four_stages, "--set", "run.schedule=1f1b"]
+    assert main([*config, *axes(run_microbatches=counts)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "... 25 different errors; --csv FILE has them all"
+    assert lines[-2].startswith("[20] 1 point (run.microbatches = -5): run.microbatches: -5 is not")
+
+
+def test_a_plot_of_many_curves_says_what_shows_them_better(capsys, four_stages, tmp_path):
+    config = ["sweep", four_stages, "--plot", str(tmp_path / "s.png"), "--x", "run.microbatches"]
+    config += ["--set", "run.schedule=1f1b"]
+    counts, latencies, speeds = [4, 8], [0, 1, 2, 3, 4, 5, 6], [1, 2]
+    for varied, note in (
+        ({"links_latency_ms": latencies}, "note: 7 curves on one picture; --heat or --html FILE"),
+        ({"links_latency_ms": latencies[:4], "devices_speed": speeds}, "note: 8 curves"),
+    ):
+        assert main([*config, *axes(run_microbatches=counts, **varied)]) == 0
+        assert note in capsys.readouterr().err
+    assert main([*config, *axes(run_microbatches=counts, links_latency_ms=latencies[:6])]) == 0
+    assert "curves on" not in capsys.readouterr().err
