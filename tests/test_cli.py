@@ -299,6 +299,14 @@ def test_a_sweep_as_json(capsys, sweep_config):
         (["--cluster", "tcp://x:1"], "a cluster needs a backend that has one: dask or ray"),
         (["--set", 'sweep.axes={"run.colour": [1]}'], "run.colour: unknown key"),
         (["--set", 'sweep.axes={"stages.forward_ms[7]": [1]}'], "has 4 values, from 0 on"),
+        (
+            ["--set", 'sweep.axes={"run.schedule": ["1f1b", "zb_w"]}'],
+            "sweep.axes.\"run.schedule\": 'zb_w' is unknown; ",
+        ),
+        (
+            ["--set", 'sweep.axes={"run.microbatches,run.schedule": [[2, 4], ["gpipe", "zb_w"]]}'],
+            "or the path of a .csv file",
+        ),
         (["--x", "run.colour"], "--x 'run.colour' is no axis; the axes are: run.schedule"),
     ],
 )

@@ -65,6 +65,7 @@ def test_faults_of_all_points_are_told_at_once(config):
     for overrides, message in (
         ({"sweep.axes": {"run.microbatches": [0, 2.5]}}, r"at run\.microbatches = 0: run\.micro"),
         ({"stages.backward_ms": "x"}, r"s\.toml: stages\.backward_ms"),
+        ({"sweep.axes": {"run.schedule": ["1f1b", "gpip"]}}, r"'gpip' is unknown; "),
         ({"sweep.axes": {"run.colour": [1, 2]}}, r"run\.colour: unknown key"),
         ({"sweep.axes": {"stages.forward_ms[7]": [1]}}, "has 4 values, from 0 on"),
     ):

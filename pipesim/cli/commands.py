@@ -6,6 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from pipesim.cli.assignments import assignment
+from pipesim.cli.notes import chunk_note
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, tell, to_json, write_gantt
 from pipesim.cli.parser import RUN_FLAGS
 from pipesim.config import (
@@ -62,6 +63,9 @@ def run(arguments: Namespace) -> None:
         config = read_config(arguments.config, overrides)
     if arguments.export_schedule:
         check_exportable(config.schedule)
+    unused = chunk_note(config.schedule)
+    if unused is not None:
+        print(f"note: {config.schedule.name}: {unused}", file=sys.stderr)
     with ProgressBar("op") as progress:
         step = _step(config, progress)
         whole: Run | Step = step or simulate_config(config, progress)
@@ -130,5 +134,6 @@ def schedules(arguments: Namespace) -> None:
     print(text_table(columns, left=tuple(columns)))
     print(
         "on rank r of p, with m micro-batches, v chunks a rank, k slices; "
-        "bubble: of equal stages without transfers"
+        "bubble: of equal stages without transfers\n"
+        "option chunks: what layers are split for; of given stages there are v = stages / p"
     )

@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from pipesim.cli.assignments import assignment
+from pipesim.cli.notes import shared_notes
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json, write_gantt
 from pipesim.config import override, parse_pipeline, run_options
 from pipesim.config.training import training_of
@@ -53,12 +54,13 @@ def compare(arguments: Namespace) -> None:
     runs.sort(key=lambda result: _rank(result, steps))
     if arguments.gantt:
         write_gantt(runs, arguments.gantt, window=window)
+    notes = list(shared_notes(result.schedule for result in runs))
     if arguments.json:
         does_not_fit = [{"schedule": n, "reason": _reason(e)} for n, e in unfit.items()]
         rows = [{**r.summary(), "step_ms": steps[r.schedule.name]} for r in runs]
-        print(to_json({"runs": rows, "does_not_fit": does_not_fit}))
+        print(to_json({"runs": rows, "does_not_fit": does_not_fit, "notes": notes}))
         return
-    print(_comparison(runs, microbatches, steps))
+    print("\n".join((_comparison(runs, microbatches, steps), *notes)))
     if ends:
         endless = [r.schedule.name for r in runs if r.schedule.name not in ends]
         but = f", but for {', '.join(endless)}" if endless else ""

@@ -11,12 +11,15 @@ from pipesim.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
 from pipesim.sweep.imbalance import DRAW
 from pipesim.sweep.journal import journal_path
 from pipesim.sweep.rows import HEAD
+from pipesim.text_table import count_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_WIDE = 80  # characters of an error on the screen; the file has them all
 MOST_PRINTED = 200  # rows; a table of thousands is for a file
+MOST_ERRORS = 20  # different ones on the screen
+MOST_SHARED = 40  # characters of a value that points have in common
+MOST_CURVES = 6  # that can be told apart
 
 
 def sweep(arguments: Namespace) -> None:
@@ -84,17 +87,29 @@ def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None
     columns = [*axes, *NUMBERS[:3], "closed_form_bubble_fraction"]
     if not table.step_ms.equals(table.makespan_ms):
         columns.append("step_ms")
-    if table.error.notna().any():
-        columns.append("error")
-        table = table.assign(error=table.error.fillna("-").map(_cut))
-    print(table[columns].head(MOST_PRINTED).to_string(index=False))
+    marks = {text: f"[{number}]" for number, text in enumerate(table.error.dropna().unique(), 1)}
+    shown = table[columns].head(MOST_PRINTED)
+    if marks:
+        shown = shown.assign(error=table.error.map(marks).fillna("-"))
+    print(shown.to_string(index=False))
+    way = "" if arguments.csv else "; --csv FILE has them all"
     if len(table) > MOST_PRINTED:
-        way = "" if arguments.csv else "; --csv FILE has them all"
         print(f"... {len(table):,} rows{way}")
+    for text, mark in list(marks.items())[:MOST_ERRORS]:
+        print(f"{mark} {_points(table[table.error == text], table, axes)}: {text}")
+    if len(marks) > MOST_ERRORS:
+        print(f"... {len(marks):,} different errors{way}")
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_WIDE else f"{text[: MOST_WIDE - 3]}..."
+def _points(rows: "pd.DataFrame", table: "pd.DataFrame", axes: list[str]) -> str:
+    """Return how many some rows of a table are, and on which values of axes they all lie."""
+    shared = [
+        f"{axis} = {rows[axis].iloc[0]}"
+        for axis in axes
+        if table[axis].nunique(dropna=False) > 1 == rows[axis].nunique(dropna=False)
+    ]
+    short = [text for text in shared if len(text) <= MOST_SHARED]
+    return count_text(len(rows), "point") + (f" ({', '.join(short)})" if short else "")
 
 
 def _plotted(axes: dict[str, int]) -> list[str]:
@@ -132,6 +147,10 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
     else:
         table = table[table[arguments.y].notna()]  # a point without a number leaves a gap
         by = [] if mode == "zip" else [axis for axis in axes if axis != x]
+        curves = table.groupby(by, dropna=False).ngroups if by else 1
+        if curves > MOST_CURVES:
+            way = "--heat or --html FILE" if len(axes) == 2 else "--html FILE"
+            print(f"note: {curves} curves on one picture; {way} shows them better", file=sys.stderr)
         picture = lines(table, x=x, y=arguments.y, by=by)
     if draws > 1:
         mean = f"mean of {draws} draws"

@@ -54,6 +54,13 @@ def unknown(key: str, value: str, known: Iterable[str]) -> str:
     return f"{key}: {value!r} is unknown; known: {', '.join(known)}"
 
 
+def unknown_schedule(key: str, value: Any) -> str | None:
+    """Return the fault of a schedule that is neither known nor a file; None if it has none."""
+    if not isinstance(value, str) or value in FAMILIES or is_schedule_file(value):
+        return None
+    return unknown(key, value, FAMILIES) + "; or the path of a .csv file"
+
+
 def _good(section: Any, key: str) -> Any:
     """Return a value of a section, None if it, or the whole section, is absent or has faults."""
     value = getattr(section, key, None)
@@ -61,8 +68,10 @@ def _good(section: Any, key: str) -> Any:
 
 
 def _unknown_names(sections: Sections) -> Iterator[str]:
+    schedule = unknown_schedule("run.schedule", _good(sections.run, "schedule"))
+    if schedule is not None:
+        yield schedule
     for path, known in (
-        ("run.schedule", FAMILIES),
         ("run.engine", ENGINES),
         ("run.protocol", PROTOCOLS),
         ("devices.placement", PLACEMENTS),
@@ -71,11 +80,8 @@ def _unknown_names(sections: Sections) -> Iterator[str]:
     ):
         section, key = path.split(".")
         name = _good(getattr(sections, section), key)
-        if path == "run.schedule" and is_schedule_file(name):
-            continue
         if isinstance(name, str) and name not in known:
-            also = "; or the path of a .csv file" if path == "run.schedule" else ""
-            yield unknown(path, name, known) + also
+            yield unknown(path, name, known)
 
 
 def _pointless_limit(sections: Sections) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import pipesim
 from pipesim.config import override, parse_sweep
 from pipesim.config.axes import IMBALANCE, Axis, Imbalance
+from pipesim.config.rules import unknown_schedule
 from pipesim.config.sections import Sections, structure
 from pipesim.errors import ConfigError
 from pipesim.io.config_file import Document, read_document
@@ -82,8 +83,8 @@ def read_study(
     Raises
     ------
     ConfigError
-        If the file or its section [sweep] is faulty, an axis is no key of a config, or the
-        config has faults that no axis mends.
+        If the file or its section [sweep] is faulty, an axis is no key of a config or names a
+        schedule that there is not, or the config has faults that no axis mends.
     """
     name, directory = str(path), Path(path).parent
     document = override(read_document(path), name, overrides or {})
@@ -93,6 +94,10 @@ def read_study(
     if "run.engine" in keys:
         why = "a sweep runs on the replay engine, whose numbers are those of any other"
         raise ConfigError(name, [f'sweep.axes."run.engine": {why}'])
+    schedules = _values_of("run.schedule", axes)
+    strange = [unknown_schedule('sweep.axes."run.schedule"', value) for value in schedules]
+    if any(strange):
+        raise ConfigError(name, list(dict.fromkeys(filter(None, strange))))
     study = Study(
         document={key: value for key, value in document.items() if key != "sweep"},
         name=name,
@@ -106,6 +111,11 @@ def read_study(
     points = _points(axes, section.mode, name)
     _check(study, points[0])
     return study, points
+
+
+def _values_of(key: str, axes: Iterable[Axis]) -> list[Any]:
+    """Return the values that a key takes along the axes."""
+    return [row[axis.keys.index(key)] for axis in axes if key in axis.keys for row in axis.rows]
 
 
 def _groups(axes: list[Axis]) -> tuple[tuple[str, ...], ...]:
@@ -157,9 +167,7 @@ def _files(document: Document, axes: list[Axis]) -> set[str]:
         section, _, name = key.partition(".")
         table = document.get(section)
         values = [table.get(name)] if isinstance(table, dict) else []
-        for axis in axes:
-            if key in axis.keys:
-                values += [row[axis.keys.index(key)] for row in axis.rows]
+        values += _values_of(key, axes)
         texts = {value for value in values if isinstance(value, str)}
         found |= {text for text in texts if key == "layers.file" or is_schedule_file(text)}
     return found
