@@ -132,6 +132,15 @@ def test_bad_layers(layered, split, sections, fault):
     assert any(fault in text for text in caught.value.faults), caught.value.faults
 
 
+def test_a_missing_split_says_what_to_write(tmp_path):
+    document = {"run": GOOD["run"], "layers": {"file": "layers.csv"}}
+    with pytest.raises(ps.ConfigError) as caught:
+        parse_config(document, "x.toml", tmp_path)
+    assert caught.value.faults == (
+        'layers.split: missing; write split = "time", or what `pipesim split` finds',
+    )
+
+
 def test_a_missing_layer_file_is_named(tmp_path):
     document = {"run": GOOD["run"], "layers": {"file": "nowhere.csv", "split": [1]}}
     with pytest.raises(ps.ConfigError, match=r"nowhere\.csv: no layer costs: No such file"):

@@ -44,7 +44,7 @@ def test_the_ways_to_split_side_by_side(config, capsys):
     for name in ("layers", "param_bytes", "stash_bytes", "time"):
         assert lines[name][1:8] == ["4", "4", "4", "4", "12.00", "12.00", "84.00"]
     assert lines["simulated"][1:8] == ["5", "4", "4", "3", "15.00", "9.00", "82.00"]
-    assert out.endswith("\nsplit = [5, 4, 4, 3]\n")
+    assert out.endswith("\nsplit = [5, 4, 4, 3]  # to paste under [layers]\n")
     assert "over its memory" not in out
 
 

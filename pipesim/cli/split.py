@@ -115,7 +115,7 @@ def split(arguments: Namespace) -> None:
     if training is not None:
         print("step: without replicas, reductions and the optimizer of [training]")
     print()
-    print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}")
+    print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}  # to paste under [layers]")
 
 
 def stage_times(pipe: Pipeline, schedule: Schedule) -> list[float]:

@@ -10,6 +10,7 @@ from pipesim.checks import shown
 from pipesim.config.values import (
     HOOKS,
     MISSING,
+    NO_SPLIT,
     Amount,
     Amounts,
     Axes,
@@ -81,7 +82,7 @@ class LayersSection:
     """Instead of stages: layers from a file, and how to split them."""
 
     file: Text = MISSING
-    split: Counts = MISSING
+    split: Counts = NO_SPLIT
     recompute: LayerModes | None = None
 
 
