@@ -592,6 +592,19 @@ def test_nothing_is_written_of_a_run_over_the_limit(limited, tmp_path):
     assert not gantt.exists()
 
 
+def test_compare_shows_small_sizes_in_small_units(capsys):
+    sizes = ["--set", "stages.stash_bytes=250_000", "--set", "stages.param_bytes=3_000_000"]
+    assert main(["compare", STRAGGLER, "--schedules", "1f1b", *sizes]) == 0
+    _, header, row, *_ = capsys.readouterr().out.splitlines()
+    assert header.endswith("  stash MB  memory MB")
+    assert row.split()[-2:] == ["1.00", "4.00"]
+    sizes = ["--set", "stages.stash_bytes=25_000", "--set", "stages.param_bytes=3_000_000"]
+    assert main(["compare", STRAGGLER, "--schedules", "1f1b", *sizes]) == 0
+    _, header, row, *_ = capsys.readouterr().out.splitlines()
+    assert header.endswith("  stash kB  memory MB")
+    assert row.split()[-2:] == ["100.00", "3.10"]
+
+
 def test_compare_says_which_schedules_are_over_the_limit(limited, capsys):
     assert main(["compare", limited, "--schedules", "1f1b,gpipe"]) == 0
     out = capsys.readouterr().out

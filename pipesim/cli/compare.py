@@ -18,7 +18,7 @@ from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES, Family
 from pipesim.step import simulate_slowest, simulate_step, without_end
-from pipesim.text_table import text_table
+from pipesim.text_table import size_cells, size_unit, text_table
 
 
 def compare(arguments: Namespace) -> None:
@@ -165,13 +165,11 @@ def _comparison(runs: list[Run], microbatches: int, step_of: dict[str, float]) -
         "closed form": ["-" if r.closed_form is None else f"{r.closed_form:.2%}" for r in runs],
         "lower bound": [f"{bound:.2f}" for bound in bounds],
         "held": [f"{_held(r):.4g}" for r in runs],
-        "stash GB": [f"{size / 1e9:.2f}" for size in stash],
-        "memory GB": [f"{size / 1e9:.2f}" for size in memory],
     }
-    if not any(stash):
-        del columns["stash GB"]
-    if memory == stash:
-        del columns["memory GB"]
+    for name, sizes in (("stash", stash), ("memory", memory if memory != stash else [])):
+        if any(sizes):
+            unit, scale = size_unit(max(sizes))
+            columns[f"{name} {unit}"] = size_cells(sizes, scale)
     if len(set(columns["stages"])) == 1:
         del columns["stages"]
     note = (
