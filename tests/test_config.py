@@ -180,7 +180,11 @@ def test_a_missing_layer_file_is_named(tmp_path):
         ),
         (
             changed(run={"schedule": "1f2b", "microbatches": 4}),
-            ["run.schedule: '1f2b' is unknown; known: gpipe_forward, gpipe, 1f1b, 1f1b_eager"],
+            ["run.schedule: '1f2b' is unknown; did you mean 1f1b?"],
+        ),
+        (
+            changed(run={"schedule": "best", "microbatches": 4}),
+            ["run.schedule: 'best' is unknown; known: gpipe_forward, gpipe, 1f1b, 1f1b_eager"],
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4, "options": {"chunks": 2}}),
@@ -194,7 +198,7 @@ def test_a_missing_layer_file_is_named(tmp_path):
             changed(run=GOOD["run"] | {"engine": "warp", "protocol": "polite"}),
             [
                 "run.engine: 'warp' is unknown; known: simpy",
-                "run.protocol: 'polite' is unknown; known: eager",
+                "run.protocol: 'polite' is unknown; did you mean posted?",
             ],
         ),
         (

@@ -285,6 +285,8 @@ def test_check_takes_a_file_without_an_ending(capsys, tmp_path):
     path.write_text("0F0,0B0\n")
     assert main(["check", str(path)]) == 0
     assert f"{path}: valid" in capsys.readouterr().out
+    assert main(["check", str(path), "--protocol", "pared"]) == 2
+    assert "protocol 'pared' is unknown; did you mean paired?" in capsys.readouterr().err
 
 
 def test_export(capsys, tmp_path):

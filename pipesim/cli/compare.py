@@ -6,6 +6,7 @@ from pathlib import Path
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json, write_gantt
 from pipesim.config import override, parse_pipeline, run_options
+from pipesim.config.rules import OR_A_FILE, unknown
 from pipesim.config.training import training_of
 from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
 from pipesim.io.config_file import Document, read_document
@@ -32,10 +33,7 @@ def compare(arguments: Namespace) -> None:
     chosen: dict[str, str | Schedule] = {}
     for name in names:
         if name not in FAMILIES and not is_schedule_file(name):
-            known = ", ".join(("all", *FAMILIES))
-            raise ScheduleError(
-                f"--schedules: unknown schedule {name!r}; known: {known}, or a .csv file"
-            )
+            raise ScheduleError(unknown("--schedules", name, ("all", *FAMILIES), OR_A_FILE))
         chosen[name] = name if name in FAMILIES else _from_file(name, names)
     document = override(read_document(arguments.config), arguments.config, overrides)
     if isinstance(document.get("run"), dict):

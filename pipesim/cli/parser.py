@@ -323,7 +323,7 @@ def _add_check(commands: Commands) -> None:
     )
     check.add_argument("file", metavar="FILE.csv", help="one row a rank, cells such as 2F0")
     check.add_argument(
-        "--protocol", choices=PROTOCOL_NAMES, default="eager", help="under which it must not hang"
+        "--protocol", default="eager", metavar="NAME", help=f"not to hang under: {PROTOCOL_WORDS}"
     )
     check.add_argument(
         "--queue-capacity", type=int, metavar="N", help="messages between two stages; default: any"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pipesim.checks import hint
 from pipesim.config.sections import RunSection, Sections, StagesSection
 from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
@@ -20,6 +21,7 @@ from pipesim.run import ENGINES
 from pipesim.schedules import FAMILIES
 
 SWEEP_MODES = ("product", "zip")
+OR_A_FILE = "or the path of a .csv file"  # what names of schedules are known beside
 
 
 def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -> Iterator[str]:
@@ -49,9 +51,9 @@ def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -
         yield from _rank_pairs(sections, count)
 
 
-def unknown(key: str, value: str, known: Iterable[str]) -> str:
+def unknown(key: str, value: str, known: Iterable[str], also: str = "") -> str:
     """Return the fault of a name that is none of the known ones."""
-    return f"{key}: {value!r} is unknown; known: {', '.join(known)}"
+    return f"{key}: {value!r} is unknown; {hint(value, known, also)}"
 
 
 def _good(section: Any, key: str) -> Any:
@@ -74,8 +76,7 @@ def _unknown_names(sections: Sections) -> Iterator[str]:
         if path == "run.schedule" and is_schedule_file(name):
             continue
         if isinstance(name, str) and name not in known:
-            also = "; or the path of a .csv file" if path == "run.schedule" else ""
-            yield unknown(path, name, known) + also
+            yield unknown(path, name, known, OR_A_FILE if path == "run.schedule" else "")
 
 
 def _pointless_limit(sections: Sections) -> Iterator[str]:
@@ -106,8 +107,7 @@ def _strange_options(sections: Sections, schedules: Iterable[str | None]) -> Ite
         if families and option not in known:
             whose = next(iter(families)) if len(families) == 1 else "none of the schedules"
             has = "has no" if len(families) == 1 else "has any"
-            own = ", ".join(known) or "none"
-            yield f"run.options.{option}: {whose} {has} such option; known: {own}"
+            yield f"run.options.{option}: {whose} {has} such option; {hint(option, known)}"
 
 
 def _values(section: Any) -> dict[str, Any]:
