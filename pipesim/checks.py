@@ -1,5 +1,7 @@
 """Checks of single values, each with an error that names the value."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral, Real
 from operator import index
 from typing import Any
@@ -50,6 +52,20 @@ def check_size(name: str, value: Any) -> None:
     """
     if not isinstance(value, Integral) or not 0 <= int(value) <= MOST_BYTES:
         raise ValueError(f"{name} = {value!r} is not a whole number from 0 to 10^15")
+
+
+def hint(name: object, known: Iterable[str], also: str = "") -> str:
+    """Return what to say of an unknown name: the known one that is like it, or all of them.
+
+    Examples
+    --------
+    >>> hint("1F1BB", ["gpipe", "1f1b"]), hint("best", ["gpipe", "1f1b"], also="or a file")
+    ('did you mean 1f1b?', 'known: gpipe, 1f1b, or a file')
+    """
+    names = list(known)
+    close = get_close_matches(str(name).lower(), names, 1)
+    listed = ", ".join([*names, *filter(None, [also])])
+    return f"did you mean {close[0]}?" if close else f"known: {listed or 'none'}"
 
 
 def is_number(value: Any) -> bool:

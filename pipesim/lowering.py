@@ -30,6 +30,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from pipesim.actions import Actions
+from pipesim.checks import hint
 from pipesim.dataflow import op_numbers, producers
 from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.program import Program, bare_program
@@ -73,7 +74,7 @@ def lower(schedule: Schedule, protocol: str = "rendezvous") -> Program:
     rank 1 | 1RECV_F0 | 1F0      | 1B0 | 1SEND_B0&1RECV_F1 | 1F1 | 1B1      | 1SEND_B1
     """
     if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol {protocol!r} is unknown; known: {', '.join(PROTOCOLS)}")
+        raise ValueError(f"protocol {protocol!r} is unknown; {hint(protocol, PROTOCOLS)}")
     if protocol == "eager":
         return bare_program(schedule)
     if schedule.listed is not None and protocol in AS_LISTED:

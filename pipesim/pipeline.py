@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.arrays import FloatArray
-from pipesim.checks import check_amount, check_count
+from pipesim.checks import check_amount, check_count, hint
 from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage, merged_stage
 from pipesim.errors import ScheduleError
 from pipesim.ops import Kind
@@ -395,8 +395,7 @@ def _placed(placement: str | Placement | None, stages: int, ranks: int | None) -
         check_count("ranks", ranks)
     if isinstance(placement, str):
         if placement not in PLACEMENTS:
-            known = ", ".join(PLACEMENTS)
-            raise ValueError(f"placement {placement!r} is unknown; known: {known}")
+            raise ValueError(f"placement {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
         return PLACEMENTS[placement](stages, ranks or default_ranks(placement, stages))
     if placement is None:
         return default_placement(stages, stages if ranks is None else ranks)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from pipesim.checks import is_number
+from pipesim.checks import hint, is_number
 from pipesim.components import Cost, Stage
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _times(cost: Cost, share: float) -> Cost:
 
 def _check_mode(mode: str, time_share: float | None, kept_share: float | None) -> None:
     if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is unknown; known: {', '.join(MODES)}")
+        raise ValueError(f"mode {mode!r} is unknown; {hint(mode, MODES)}")
     for name, share in (("time_share", time_share), ("kept_share", kept_share)):
         if share is None:
             continue

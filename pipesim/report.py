@@ -13,7 +13,7 @@ from pipesim.ops import Kind
 from pipesim.progress import Progress
 from pipesim.run import Run
 from pipesim.step import Step
-from pipesim.text_table import count_text, plural, size_text, size_unit, text_table
+from pipesim.text_table import count_text, plural, size_cells, size_text, size_unit, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,8 +101,8 @@ def _memory_columns(run: Run) -> dict[str, list[str]]:
     limits = [device.memory_bytes for device in run.pipeline.devices]
     unit, scale = size_unit(max(run.peak_memory))
     columns = {
-        f"state {unit}": [f"{size / scale:.2f}" for size in _state(run).total],
-        f"peak {unit}": [f"{size / scale:.2f}" for size in run.peak_memory],
+        f"state {unit}": size_cells(_state(run).total, scale),
+        f"peak {unit}": size_cells(run.peak_memory, scale),
         f"limit {unit}": ["-" if limit is None else f"{limit / scale:.2f}" for limit in limits],
     }
     if not any(_state(run).total):

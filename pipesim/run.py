@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.checks import check_amount, check_count
+from pipesim.checks import check_amount, check_count, hint
 from pipesim.engine.criticality import (
     Criticality,
     critical_path_table,
@@ -410,9 +410,9 @@ def simulate(
     (57.0, 0.4737, 0.2727)
     """
     if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r} is unknown; known: {', '.join(ENGINES)}")
+        raise ValueError(f"engine {engine!r} is unknown; {hint(engine, ENGINES)}")
     if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol {protocol!r} is unknown; known: {', '.join(PROTOCOLS)}")
+        raise ValueError(f"protocol {protocol!r} is unknown; {hint(protocol, PROTOCOLS)}")
     if queue_capacity is not None:
         queue_capacity = check_count("queue_capacity", queue_capacity)
     check_eager_limit(protocol, eager_limit_bytes)

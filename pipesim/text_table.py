@@ -1,6 +1,6 @@
 """Tables aligned for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def text_table(columns: Mapping[str, Sequence[str]], left: Sequence[str] = ()) -> str:
@@ -52,6 +52,18 @@ def size_unit(size: float) -> tuple[str, int]:
         if size >= scale:
             return unit, scale
     return "B", 1
+
+
+def size_cells(sizes: Iterable[float], scale: int) -> list[str]:
+    """Return numbers of bytes as cells of a column in a unit of so many bytes.
+
+    Examples
+    --------
+    >>> unit, scale = size_unit(12_345_678)
+    >>> unit, size_cells([12_345_678, 500_000], scale)
+    ('MB', ['12.35', '0.50'])
+    """
+    return [f"{size / scale:.2f}" for size in sizes]
 
 
 def ms_text(time: float, digits: int = 5) -> str:

@@ -84,7 +84,17 @@ def test_the_trace_in_csv_has_full_precision(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run"], "command line: run.schedule: missing, but required"),
+        (
+            ["run"],
+            "pipesim: give a CONFIG, or --schedule, --microbatches, --forward and --backward",
+        ),
+        (["run", *FLAGS], "give a CONFIG, or --schedule, --microbatches, --forward and"),
+        (["run", *COSTS], "command line: run.schedule: missing, but required"),
+        (
+            ["run", *FLAGS, *COSTS, "--protocol", "pared"],
+            "'pared' is unknown; did you mean paired",
+        ),
+        (["lower", STRAGGLER, "--protocol", "pared"], "'pared' is unknown; did you mean paired"),
         (["run", "--schedule", "1f1b", "--microbatches", "4.7", *COSTS], "4.7 is not a whole"),
         (["run", *FLAGS, "--forward", "1,x", "--backward", "1"], "stages.forward_ms[1]: 'x' is"),
         (["run", *FLAGS, "--forward", "1,-1", "--backward", "1"], "stages.forward_ms[1]: -1 is"),
@@ -94,7 +104,7 @@ def test_the_trace_in_csv_has_full_precision(tmp_path):
         (["run", *FLAGS, "--forward", "1,1"], "run.schedule: 1f1b runs backwards: give backward"),
         (
             ["run", *FLAGS[2:], *COSTS, "--schedule", "1f2b"],
-            "run.schedule: '1f2b' is unknown",
+            "run.schedule: '1f2b' is unknown; did you mean 1f1b?",
         ),
         (["run", *FLAGS, *COSTS, "--option", "chunks"], "'run.options.chunks' is no assignment"),
         (
@@ -108,9 +118,15 @@ def test_the_trace_in_csv_has_full_precision(tmp_path):
         (["run", *FLAGS, *COSTS, "--text", "--json"], "give one of them"),
         (["run", "nowhere.toml"], "nowhere.toml: cannot be read: No such file or directory"),
         (["run", STRAGGLER, "--set", "run.microbatches=none"], "straggler.toml: run.microbatches"),
-        (["compare", STRAGGLER, "--schedules", "1f1b,x"], "--schedules: unknown schedule 'x'"),
+        (
+            ["compare", STRAGGLER, "--schedules", "1f1b,x"],
+            "--schedules: 'x' is unknown; known: all",
+        ),
+        (["compare", STRAGGLER, "--schedules", "gpip"], "'gpip' is unknown; did you mean gpipe?"),
+        (["compare", STRAGGLER, "--schedules", "1F1B"], "'1F1B' is unknown; did you mean 1f1b?"),
         (["sweep", STRAGGLER], "straggler.toml: sweep: missing; write [sweep] with axes"),
-        (["sweep", STRAGGLER, "--y", "beauty"], "--y 'beauty' is unknown; known: makespan_ms"),
+        (["sweep", STRAGGLER, "--y", "beauty"], "--y: 'beauty' is unknown; known: makespan_ms"),
+        (["sweep", STRAGGLER, "--y", "makespan"], "is unknown; did you mean makespan_ms?"),
     ],
 )
 def test_bad_input_exits_2_and_says_where(capsys, arguments, message):
@@ -304,7 +320,7 @@ def test_a_sweep_as_json(capsys, sweep_config):
             "sweep.axes.\"run.schedule\": 'zb_w' is unknown; ",
         ),
         (
-            ["--set", 'sweep.axes={"run.microbatches,run.schedule": [[2, 4], ["gpipe", "zb_w"]]}'],
+            ["--set", 'sweep.axes={"run.microbatches,run.schedule": [[2, 4], ["gpipe", "best"]]}'],
             "or the path of a .csv file",
         ),
         (["--x", "run.colour"], "--x 'run.colour' is no axis; the axes are: run.schedule"),
@@ -598,6 +614,19 @@ def test_nothing_is_written_of_a_run_over_the_limit(limited, tmp_path):
     flags = ["--set", "devices.memory_bytes=1", "--gantt", str(gantt)]
     assert main(["run", limited, *flags]) == 3
     assert not gantt.exists()
+
+
+def test_compare_shows_small_sizes_in_small_units(capsys):
+    sizes = ["--set", "stages.stash_bytes=250_000", "--set", "stages.param_bytes=3_000_000"]
+    assert main(["compare", STRAGGLER, "--schedules", "1f1b", *sizes]) == 0
+    _, header, row, *_ = capsys.readouterr().out.splitlines()
+    assert header.endswith("  stash MB  memory MB")
+    assert row.split()[-2:] == ["1.00", "4.00"]
+    sizes = ["--set", "stages.stash_bytes=25_000", "--set", "stages.param_bytes=3_000_000"]
+    assert main(["compare", STRAGGLER, "--schedules", "1f1b", *sizes]) == 0
+    _, header, row, *_ = capsys.readouterr().out.splitlines()
+    assert header.endswith("  stash kB  memory MB")
+    assert row.split()[-2:] == ["100.00", "3.10"]
 
 
 def test_compare_says_which_schedules_are_over_the_limit(limited, capsys):

@@ -132,6 +132,15 @@ def test_bad_layers(layered, split, sections, fault):
     assert any(fault in text for text in caught.value.faults), caught.value.faults
 
 
+def test_a_missing_split_says_what_to_write(tmp_path):
+    document = {"run": GOOD["run"], "layers": {"file": "layers.csv"}}
+    with pytest.raises(ps.ConfigError) as caught:
+        parse_config(document, "x.toml", tmp_path)
+    assert caught.value.faults == (
+        'layers.split: missing; write split = "time", or what `pipesim split` finds',
+    )
+
+
 def test_a_missing_layer_file_is_named(tmp_path):
     document = {"run": GOOD["run"], "layers": {"file": "nowhere.csv", "split": [1]}}
     with pytest.raises(ps.ConfigError, match=r"nowhere\.csv: no layer costs: No such file"):
@@ -171,7 +180,11 @@ def test_a_missing_layer_file_is_named(tmp_path):
         ),
         (
             changed(run={"schedule": "1f2b", "microbatches": 4}),
-            ["run.schedule: '1f2b' is unknown; known: gpipe_forward, gpipe, 1f1b, 1f1b_eager"],
+            ["run.schedule: '1f2b' is unknown; did you mean 1f1b?"],
+        ),
+        (
+            changed(run={"schedule": "best", "microbatches": 4}),
+            ["run.schedule: 'best' is unknown; known: gpipe_forward, gpipe, 1f1b, 1f1b_eager"],
         ),
         (
             changed(run={"schedule": "1f1b", "microbatches": 4, "options": {"chunks": 2}}),
@@ -185,7 +198,7 @@ def test_a_missing_layer_file_is_named(tmp_path):
             changed(run=GOOD["run"] | {"engine": "warp", "protocol": "polite"}),
             [
                 "run.engine: 'warp' is unknown; known: simpy",
-                "run.protocol: 'polite' is unknown; known: eager",
+                "run.protocol: 'polite' is unknown; did you mean posted?",
             ],
         ),
         (

@@ -4,6 +4,7 @@ import re
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 
 import nbformat
 import pytest
@@ -11,7 +12,7 @@ from nbclient import NotebookClient
 
 import pipesim as ps
 from pipesim.cli import main
-from pipesim.cli.parser import PROTOCOL_NAMES
+from pipesim.cli.parser import LAYERS_CONFIG, PROTOCOL_NAMES
 from pipesim.lowering import PROTOCOLS
 from pipesim.plot.html_window import MOST_BARS
 from pipesim.schedules import FAMILIES
@@ -64,6 +65,20 @@ def test_the_config_in_the_readme_is_a_config(tmp_path):
     (tmp_path / "readme.toml").write_text(text)
     run = ps.simulate_config(ps.read_config(tmp_path / "readme.toml"))
     assert run.ranks.peak_stash_bytes[0] == 4 * 2_000_000_000
+
+
+def test_the_config_for_a_file_of_layers_splits_and_runs(tmp_path, capsys):
+    (shown,) = [text for text in README.split("```toml\n")[2:] if "layers.csv" in text]
+    text = shown.split("```")[0]
+    assert text == dedent(LAYERS_CONFIG)
+    (tmp_path / "layers.csv").write_text("F_ms,B_ms\n" + 8 * "1,2\n")
+    config = tmp_path / "readme.toml"
+    config.write_text(text)
+    assert main(["split", str(config)]) == 0
+    pasted = capsys.readouterr().out.splitlines()[-1]
+    config.write_text(text.replace('split = "time"', pasted))
+    assert main(["run", str(config)]) == 0
+    assert ps.read_config(config).sections.layers.split == [2, 2, 2, 2]
 
 
 def test_the_axes_in_the_readme_are_axes(tmp_path):

@@ -375,7 +375,8 @@ def test_the_ladder_tells_what_a_protocol_adds():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"protocol": "blocking"}, "protocol 'blocking' is unknown; known: eager, rendezvous"),
+        ({"protocol": "blocking"}, "'blocking' is unknown; did you mean posted_blocking?"),
+        ({"protocol": "any"}, "protocol 'any' is unknown; known: eager, rendezvous"),
         ({"eager_limit_bytes": 10}, "with protocol 'eager' no message waits"),
         ({"protocol": "paired", "eager_limit_bytes": -1}, "eager_limit_bytes = -1 is not"),
     ],

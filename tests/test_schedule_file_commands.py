@@ -265,6 +265,30 @@ def test_check_names_a_file_that_cannot_be_read(capsys, tmp_path):
     assert f"{tmp_path}/none.csv: cannot be read: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "what", "config"),
+    [("a.toml", "a config", "a.toml"), ("a.YAML", "a config", "a.YAML"), ("a.txt", "no", "CONFIG")],
+)
+def test_check_tells_what_is_no_schedule_file_in_one_line(
+    name, what, config, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text('[run]\nschedule = "1f1b"\n')
+    assert main(["check", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"pipesim: {name}: is {what}")
+    assert line.endswith(f"such as `pipesim run {config} --export-schedule order.csv` writes")
+
+
+def test_check_takes_a_file_without_an_ending(capsys, tmp_path):
+    path = tmp_path / "pipe"
+    path.write_text("0F0,0B0\n")
+    assert main(["check", str(path)]) == 0
+    assert f"{path}: valid" in capsys.readouterr().out
+    assert main(["check", str(path), "--protocol", "pared"]) == 2
+    assert "protocol 'pared' is unknown; did you mean paired?" in capsys.readouterr().err
+
+
 def test_export(capsys, tmp_path):
     path = tmp_path / "new" / "order.csv"
     flags = ["run", "--schedule", "zb_h1", "--microbatches", "8", "--forward", "1,1,1,1"]

@@ -80,7 +80,7 @@ def test_gpipe_backwards_go_last_in_first_out_or_as_pytorch_does():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ps.build_schedule("1f2b", 4, 4), "unknown schedule '1f2b'; known: gpipe_f"),
+        (lambda: ps.build_schedule("1f2b", 4, 4), "unknown schedule '1f2b'; did you mean 1f1b?"),
         (lambda: ps.build_schedule("1f1b", 4, 4, chunks=2), "1f1b has no option 'chunks'"),
         (lambda: ps.build_schedule("gpipe", 4, 4, order="x"), "order = 'x' of gpipe"),
         (

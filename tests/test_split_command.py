@@ -44,8 +44,20 @@ def test_the_ways_to_split_side_by_side(config, capsys):
     for name in ("layers", "param_bytes", "stash_bytes", "time"):
         assert lines[name][1:8] == ["4", "4", "4", "4", "12.00", "12.00", "84.00"]
     assert lines["simulated"][1:8] == ["5", "4", "4", "3", "15.00", "9.00", "82.00"]
-    assert out.endswith("\nsplit = [5, 4, 4, 3]\n")
+    assert out.endswith("\nsplit = [5, 4, 4, 3]  # to paste under [layers]\n")
     assert "over its memory" not in out
+
+
+def test_small_models_are_shown_in_small_units(config, capsys):
+    assert main(["split", config, "--set", "devices.memory_bytes=20_000"]) == 0
+    out = capsys.readouterr().out
+    header, *lines = [line for line in out.splitlines() if "peak" in line or "simulated" in line]
+    peaks = as_json(capsys, config, "--set", "devices.memory_bytes=20_000")["chosen"]["peak_bytes"]
+    assert header.endswith("  peak kB")
+    assert lines[0].endswith(f"  {max(peaks) / 1000:.2f}")
+    rows = out.splitlines()[out.splitlines().index("split by simulated") + 1 :]
+    assert rows[0].endswith("  peak kB of rank  of kB")
+    assert [row.split()[-2:] for row in rows[1:5]] == [[f"{x / 1000:.2f}", "20.00"] for x in peaks]
 
 
 def test_the_split_to_paste_can_be_pasted(config, capsys):
@@ -76,7 +88,7 @@ def test_a_memory_limit_bites(config, capsys):
     out = capsys.readouterr().out
     assert "over its memory" in out
     assert "kept within devices.memory_bytes where nothing else is said" in out
-    assert "0.00   0.00" in out  # what rank 0 holds, and of how much, in GB
+    assert "16.40  16.40" in out  # what rank 0 holds, and of how much, in kB
 
 
 def test_the_stages_of_a_split_of_ones_own(config, capsys):

@@ -1,6 +1,7 @@
 """The command `pipesim check`: what a schedule file holds, or everything that is wrong with it."""
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from pipesim.arrays import IntArray
 from pipesim.checks import check_count
 from pipesim.cli.outputs import to_json
 from pipesim.engine.deadlock import check_deadlock
-from pipesim.errors import DeadlockError, ScheduleError
+from pipesim.errors import ConfigError, DeadlockError, ScheduleError
 from pipesim.fault_grid import fault_grid
+from pipesim.io.files import CONFIG_ENDINGS, has_ending, is_schedule_file
 from pipesim.io.torch_schedule import read_torch_schedule
 from pipesim.lowering import AS_LISTED, PROTOCOLS, lower
 from pipesim.phases import rank_phases
@@ -29,6 +31,7 @@ def check(arguments: Namespace) -> None:
     capacity = arguments.queue_capacity
     if capacity is not None:
         check_count("--queue-capacity", capacity)
+    _check_ending(arguments.file)
     file = read_torch_schedule(arguments.file)
     schedule, actions = file.schedule, file.actions
     if schedule is None or actions is None:
@@ -50,6 +53,20 @@ def check(arguments: Namespace) -> None:
     else:
         print(_report(file, schedule))
         print(_protocols(schedule, capacity, arguments.protocol))
+
+
+def _check_ending(path: str) -> None:
+    """Check that a file may hold a schedule: else every line of it would be a fault.
+
+    A file without an ending may be a pipe.
+    """
+    if Path(path).suffix and not is_schedule_file(path):
+        is_config = has_ending(path, CONFIG_ENDINGS)
+        what, config = ("a config", path) if is_config else ("no .csv file", "CONFIG")
+        written = f"pipesim run {config} --export-schedule order.csv"
+        raise ConfigError(
+            path, [f"is {what}; check takes a schedule file (.csv), such as `{written}` writes"]
+        )
 
 
 def _with_cells(

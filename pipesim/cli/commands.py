@@ -57,6 +57,10 @@ def run(arguments: Namespace) -> None:
         overrides["run.schedule"] = os.path.abspath(typed)
     overrides |= dict(map(assignment, arguments.set))
     if arguments.config is None:
+        if not any(key.startswith(("stages", "layers")) for key in overrides):
+            raise ValueError(
+                "give a CONFIG, or --schedule, --microbatches, --forward and --backward"
+            )
         document = override({}, "command line", overrides)
         config = parse_config(document, "command line")
     else:

@@ -7,6 +7,7 @@ from pipesim.cli.assignments import assignment
 from pipesim.cli.notes import shared_notes
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json, write_gantt
 from pipesim.config import override, parse_pipeline, run_options
+from pipesim.config.rules import OR_A_FILE, unknown
 from pipesim.config.training import training_of
 from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
 from pipesim.io.config_file import Document, read_document
@@ -19,7 +20,7 @@ from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES, Family
 from pipesim.step import simulate_slowest, simulate_step, without_end
-from pipesim.text_table import text_table
+from pipesim.text_table import size_cells, size_unit, text_table
 
 
 def compare(arguments: Namespace) -> None:
@@ -33,10 +34,7 @@ def compare(arguments: Namespace) -> None:
     chosen: dict[str, str | Schedule] = {}
     for name in names:
         if name not in FAMILIES and not is_schedule_file(name):
-            known = ", ".join(("all", *FAMILIES))
-            raise ScheduleError(
-                f"--schedules: unknown schedule {name!r}; known: {known}, or a .csv file"
-            )
+            raise ScheduleError(unknown("--schedules", name, ("all", *FAMILIES), OR_A_FILE))
         chosen[name] = name if name in FAMILIES else _from_file(name, names)
     document = override(read_document(arguments.config), arguments.config, overrides)
     if isinstance(document.get("run"), dict):
@@ -167,13 +165,11 @@ def _comparison(runs: list[Run], microbatches: int, step_of: dict[str, float]) -
         "closed form": ["-" if r.closed_form is None else f"{r.closed_form:.2%}" for r in runs],
         "lower bound": [f"{bound:.2f}" for bound in bounds],
         "held": [f"{_held(r):.4g}" for r in runs],
-        "stash GB": [f"{size / 1e9:.2f}" for size in stash],
-        "memory GB": [f"{size / 1e9:.2f}" for size in memory],
     }
-    if not any(stash):
-        del columns["stash GB"]
-    if memory == stash:
-        del columns["memory GB"]
+    for name, sizes in (("stash", stash), ("memory", memory if memory != stash else [])):
+        if any(sizes):
+            unit, scale = size_unit(max(sizes))
+            columns[f"{name} {unit}"] = size_cells(sizes, scale)
     if len(set(columns["stages"])) == 1:
         del columns["stages"]
     note = (

@@ -8,6 +8,17 @@ Commands: TypeAlias = "_SubParsersAction[ArgumentParser]"
 PROTOCOL_NAMES = ("eager", "rendezvous", "odd_even", "paired", "posted", "posted_blocking")
 PROTOCOL_WORDS = f"{', '.join(PROTOCOL_NAMES)}; default: eager"
 
+LAYERS_CONFIG = """\
+  [run]
+  schedule = "1f1b"
+  microbatches = 8
+  [layers]
+  file = "layers.csv"
+  split = "time"
+  [devices]
+  ranks = 4
+"""
+
 # Flags that stand for keys of a config.
 RUN_FLAGS = {
     "schedule": (
@@ -232,6 +243,8 @@ def _add_profile(commands: Commands) -> None:
             "The loss is measured as the last layer if the function returns it, as in\n"
             "  return model, tokens, nn.functional.cross_entropy, labels\n"
             "It is called with what the model puts out, and with the targets if there are any.\n"
+            "A config that takes the file, for `pipesim split` and `pipesim run`:\n"
+            f"{LAYERS_CONFIG}"
             "Exit status: 0 done; 2 bad input, or PyTorch is not installed."
         ),
         formatter_class=RawDescriptionHelpFormatter,
@@ -310,7 +323,7 @@ def _add_check(commands: Commands) -> None:
     )
     check.add_argument("file", metavar="FILE.csv", help="one row a rank, cells such as 2F0")
     check.add_argument(
-        "--protocol", choices=PROTOCOL_NAMES, default="eager", help="under which it must not hang"
+        "--protocol", default="eager", metavar="NAME", help=f"not to hang under: {PROTOCOL_WORDS}"
     )
     check.add_argument(
         "--queue-capacity", type=int, metavar="N", help="messages between two stages; default: any"

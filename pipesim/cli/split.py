@@ -24,7 +24,7 @@ from pipesim.planning import refine_split
 from pipesim.planning.candidates import held_by_stage
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
-from pipesim.text_table import count_text, span_text, text_table
+from pipesim.text_table import count_text, size_cells, size_unit, span_text, text_table
 from pipesim.training import Training
 
 OWN, SIMULATED = "config", "simulated"
@@ -115,7 +115,7 @@ def split(arguments: Namespace) -> None:
     if training is not None:
         print("step: without replicas, reductions and the optimizer of [training]")
     print()
-    print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}")
+    print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}  # to paste under [layers]")
 
 
 def stage_times(pipe: Pipeline, schedule: Schedule) -> list[float]:
@@ -165,6 +165,7 @@ def _side_by_side(choices: list[Choice]) -> str:
     steps = [choice.run.makespan for choice in choices]
     shortest = min(steps)
     held = [max(choice.held) for choice in choices]
+    unit, scale = size_unit(max(held))
     columns = {
         "split by": [choice.name for choice in choices],
         "layers a stage": [_counts_text(choice.counts) for choice in choices],
@@ -173,11 +174,11 @@ def _side_by_side(choices: list[Choice]) -> str:
         "step ms": [f"{step:.2f}" for step in steps],
         "": [f"{step / shortest - 1:+.2%}" if shortest else "-" for step in steps],
         "bubble": [f"{choice.run.bubble_fraction:.2%}" for choice in choices],
-        "peak GB": [f"{size / 1e9:.2f}" for size in held],
+        f"peak {unit}": size_cells(held, scale),
         " ": ["over its memory" if choice.over else "" for choice in choices],
     }
     if not any(held):
-        del columns["peak GB"]
+        del columns[f"peak {unit}"]
     if not any(columns[" "]):
         del columns[" "]
     notes = "largest, smallest: of the stages, one micro-batch on its device"
@@ -204,10 +205,11 @@ def _stages(choice: Choice) -> str:
         "ms": [f"{time:.2f}" for time in choice.stage_ms],
     }
     if any(choice.held):
-        columns["peak GB of rank"] = [f"{choice.held[rank] / 1e9:.2f}" for rank in rank_of]
+        unit, scale = size_unit(max(choice.held))
+        columns[f"peak {unit} of rank"] = size_cells([choice.held[r] for r in rank_of], scale)
         limits = [pipe.devices[rank].memory_bytes for rank in rank_of]
         if any(limit is not None for limit in limits):
-            columns["of GB"] = ["any" if x is None else f"{x / 1e9:.2f}" for x in limits]
+            columns[f"of {unit}"] = ["any" if x is None else f"{x / scale:.2f}" for x in limits]
     return f"split by {choice.name}\n{text_table(columns, left=('layers',))}"
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
+from pipesim.config.rules import unknown
 from pipesim.io.files import FIGURE_ENDINGS, PAGE_ENDING, TABLE_ENDINGS
 from pipesim.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
 from pipesim.sweep.imbalance import DRAW
@@ -31,7 +32,7 @@ def sweep(arguments: Namespace) -> None:
     check_output("--plot", arguments.plot, FIGURE_ENDINGS)
     check_output("--html", arguments.html, (PAGE_ENDING,))
     if arguments.y not in NUMBERS:
-        raise ValueError(f"--y {arguments.y!r} is unknown; known: {', '.join(NUMBERS)}")
+        raise ValueError(unknown("--y", arguments.y, NUMBERS))
     if arguments.resume and not arguments.csv:
         raise ValueError("--resume: needs --csv, the file that the sweep was to write")
     overrides = dict(map(assignment, arguments.set))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pipesim.checks import hint
 from pipesim.config.sections import RunSection, Sections, StagesSection
 from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
@@ -20,6 +21,7 @@ from pipesim.run import ENGINES
 from pipesim.schedules import FAMILIES
 
 SWEEP_MODES = ("product", "zip")
+OR_A_FILE = "or the path of a .csv file"  # what names of schedules are known beside
 
 
 def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -> Iterator[str]:
@@ -49,16 +51,16 @@ def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -
         yield from _rank_pairs(sections, count)
 
 
-def unknown(key: str, value: str, known: Iterable[str]) -> str:
+def unknown(key: str, value: str, known: Iterable[str], also: str = "") -> str:
     """Return the fault of a name that is none of the known ones."""
-    return f"{key}: {value!r} is unknown; known: {', '.join(known)}"
+    return f"{key}: {value!r} is unknown; {hint(value, known, also)}"
 
 
 def unknown_schedule(key: str, value: Any) -> str | None:
     """Return the fault of a schedule that is neither known nor a file; None if it has none."""
     if not isinstance(value, str) or value in FAMILIES or is_schedule_file(value):
         return None
-    return unknown(key, value, FAMILIES) + "; or the path of a .csv file"
+    return unknown(key, value, FAMILIES, OR_A_FILE)
 
 
 def _good(section: Any, key: str) -> Any:
@@ -112,8 +114,7 @@ def _strange_options(sections: Sections, schedules: Iterable[str | None]) -> Ite
         if families and option not in known:
             whose = next(iter(families)) if len(families) == 1 else "none of the schedules"
             has = "has no" if len(families) == 1 else "has any"
-            own = ", ".join(known) or "none"
-            yield f"run.options.{option}: {whose} {has} such option; known: {own}"
+            yield f"run.options.{option}: {whose} {has} such option; {hint(option, known)}"
 
 
 def _values(section: Any) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipesim.checks import shown
+from pipesim.checks import hint, shown
 from pipesim.config.values import (
     HOOKS,
     MISSING,
+    NO_SPLIT,
     Amount,
     Amounts,
     Axes,
@@ -81,7 +81,7 @@ class LayersSection:
     """Instead of stages: layers from a file, and how to split them."""
 
     file: Text = MISSING
-    split: Counts = MISSING
+    split: Counts = NO_SPLIT
     recompute: LayerModes | None = None
 
 
@@ -215,9 +215,7 @@ def _unknown_keys(table: object, section: Any, path: str) -> Iterator[str]:
             if inner is not None:
                 yield from _unknown_keys(value, inner, join(path, key))
         else:
-            close = get_close_matches(str(key), known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            yield f"{join(path, str(key))}: unknown key; {hint}"
+            yield f"{join(path, str(key))}: unknown key; {hint(key, known)}"
 
 
 def _bad_values(section: Any, path: str) -> Iterator[str]:

@@ -50,6 +50,7 @@ class Bad:
 
 
 MISSING: Any = Bad((("", "missing, but required"),))
+NO_SPLIT: Any = Bad((("", 'missing; write split = "time", or what `pipesim split` finds'),))
 
 
 def length(value: Any) -> int | None:

@@ -14,6 +14,7 @@ GANTT_ENDINGS = (*FIGURE_ENDINGS, PAGE_ENDING)
 TABLE_ENDINGS = (".csv", ".parquet")
 VIEWER_ENDINGS = (".json", ".json.gz", ".pftrace")  # traces to open in a viewer
 SCHEDULE_ENDING = ".csv"
+CONFIG_ENDINGS = (".toml", ".yaml", ".yml", ".json")
 LIBRARIES = {  # what is written by which module, of which extra
     ".parquet": ("pyarrow", "parquet"),
     ".html": ("bokeh", "html"),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipesim.arrays import FloatArray, IntArray
-from pipesim.checks import check_amount
+from pipesim.checks import check_amount, hint
 from pipesim.components import Device
 from pipesim.layers import LayerProfile
 from pipesim.partitioning.min_max import Loads
@@ -150,7 +150,7 @@ def layer_weights(profile: LayerProfile, by: str) -> Sequence[float]:
     if by == "layers":
         return [1.0] * len(profile)
     if by not in WEIGHTS:
-        raise ValueError(f"by = {by!r} is unknown; known: {', '.join(WEIGHTS)}")
+        raise ValueError(f"by = {by!r} is unknown; {hint(by, WEIGHTS)}")
     weights: Sequence[float] | None = getattr(profile, by)
     if weights is None:
         raise ValueError(f"the profile gives no {by}")

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 
+from pipesim.checks import hint
 from pipesim.plot.style import KIND_COLOURS, new_axes
 from pipesim.plot.titles import run_head
 from pipesim.run import Run
@@ -39,7 +40,7 @@ def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -
     ['4', '3', '2', '1']
     """
     if unit not in UNITS:
-        raise ValueError(f"unit = {unit!r} is unknown; known: {', '.join(UNITS)}")
+        raise ValueError(f"unit = {unit!r} is unknown; {hint(unit, UNITS)}")
     column = UNITS[unit]
     stages = run.schedule.stages
     ax = ax or new_axes(10.0, min(0.5 * stages, 9.0) + 1.0)

@@ -202,7 +202,8 @@ def split_model(
     model, names
         As for `model_layers`.
     counts
-        Number of layers of every stage; they sum to the number of layers.
+        Number of layers of every stage; they sum to the number of layers. Those of a profile with
+        the loss count it as a layer of the last stage: take 1 off there.
     recompute
         Whether stages recompute: for all, or one a stage.
 
@@ -220,9 +221,13 @@ def split_model(
     layers = model_layers(model, names)
     counts = [index(count) for count in counts]
     if sum(counts) != len(layers) or min(counts, default=-1) < 0:
-        raise ValueError(
-            f"split {counts} places {sum(counts)} layers, but the model has {len(layers)}"
-        )
+        fault = f"split {counts} places {sum(counts)} layers, but the model has {len(layers)}"
+        if sum(counts) == len(layers) + 1:
+            fault += (
+                "; a profile with the loss has one layer more than the model: take 1 off the last "
+                "count"
+            )
+        raise ValueError(fault)
     modes = [recompute] * len(counts) if isinstance(recompute, bool) else list(recompute)
     if len(modes) != len(counts):
         raise ValueError(f"recompute has {len(modes)} values for {len(counts)} stages")

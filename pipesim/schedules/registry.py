@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.checks import check_count
+from pipesim.checks import check_count, hint
 from pipesim.errors import ScheduleError
 from pipesim.pipeline import Pipeline
 from pipesim.placement import PLACEMENTS, Placement
@@ -73,7 +73,7 @@ def build_schedule(
     rank 1 | .  F0 B0 F1 B1 F2 B2 .
     """
     if name not in FAMILIES:
-        raise ScheduleError(f"unknown schedule {name!r}; known: {', '.join(FAMILIES)}")
+        raise ScheduleError(f"unknown schedule {name!r}; {hint(name, FAMILIES)}")
     family = FAMILIES[name]
     check_options(name, options)
     chunks = options.pop("chunks", None) if family.chunks is None else family.chunks
@@ -132,8 +132,7 @@ def check_options(name: str, options: Mapping[Any, Any]) -> None:
     known = FAMILIES[name].options
     unknown = sorted(str(option) for option in options if option not in known)
     if unknown:
-        names = ", ".join(known) or "none"
-        raise ScheduleError(f"{name} has no option {unknown[0]!r}; its options: {names}")
+        raise ScheduleError(f"{name} has no option {unknown[0]!r}; {hint(unknown[0], known)}")
 
 
 def closed_form_bubble(schedule: Schedule) -> float | None:

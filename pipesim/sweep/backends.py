@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
+from pipesim.checks import hint
 from pipesim.sweep.rows import Row, block_rows
 from pipesim.sweep.study import Point, Study
 
@@ -89,7 +90,7 @@ def check_backend(jobs: int | None, backend: str, cluster: str | None) -> None:
         If the backend is unknown or not installed, or has no clusters, or `jobs` is no count.
     """
     if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is unknown; known: {', '.join(BACKENDS)}")
+        raise ValueError(f"backend {backend!r} is unknown; {hint(backend, BACKENDS)}")
     if jobs is not None and (jobs != int(jobs) or (jobs < 1 and jobs != -1)):
         raise ValueError(f"jobs = {jobs} is neither a count nor -1, one a core")
     if cluster is not None and backend == "loky":

@@ -6,7 +6,13 @@ torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
 
 from torch import nn  # noqa: E402
 
-from pipesim.runtime import PipelineStage, model_layers, split_model  # noqa: E402
+from pipesim import refine_split  # noqa: E402
+from pipesim.runtime import (  # noqa: E402
+    PipelineStage,
+    model_layers,
+    profile_layers,
+    split_model,
+)
 
 
 def test_a_module_that_stands_there_twice_is_two_layers():
@@ -23,6 +29,8 @@ def test_a_module_that_stands_there_twice_is_two_layers():
     ("counts", "message"),
     [
         ([1, 1], "places 2 layers, but the model has 3"),
+        ([1, 3], "has 3; a profile with the loss .*: take 1 off the last count$"),
+        ([2, 3], "places 5 layers, but the model has 3$"),
         ([4, -1], "places 3 layers"),
         ([], "places 0 layers"),
     ],
@@ -31,6 +39,17 @@ def test_a_split_neither_loses_nor_repeats_a_layer(counts, message):
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
     with pytest.raises(ValueError, match=message):
         split_model(model, counts)
+
+
+def test_a_plan_from_a_profile_with_the_loss_fits_as_its_message_says():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    loss, labels = nn.functional.cross_entropy, torch.tensor([0, 1])
+    profile = profile_layers(model, torch.zeros(2, 4), loss_fn=loss, targets=labels, repeats=2)
+    counts = refine_split(profile, [2, 2], "1f1b", 4).counts
+    with pytest.raises(ValueError, match="take 1 off the last count"):
+        split_model(model, counts)
+    stages = split_model(model, [*counts[:-1], counts[-1] - 1])
+    assert sum(len(stage.layers) for stage in stages) == 3
 
 
 def test_what_the_layers_are_must_be_known():
