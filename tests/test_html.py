@@ -223,6 +223,26 @@ def test_a_page_is_one_file_that_needs_no_network(tmp_path):
     assert "pick(charts, choice)" in text
 
 
+def test_pages_say_how_to_use_them_and_name_the_inflation(tmp_path):
+    _, page = run_page(tmp_path)
+    text = page.read_text("utf-8")
+    assert "hover: what an op waited for; click: follow its micro-batch" in text
+    assert "inflation (makespan / equal stages)" in text
+
+
+def test_what_is_left_out_of_a_comparison_stands_on_its_page(tmp_path, capsys):
+    config = tmp_path / "c.toml"
+    config.write_text(
+        "[run]\nmicrobatches = 2\n[stages]\ncount = 2\nforward_ms = 1\nbackward_ms = 2\n"
+    )
+    page = tmp_path / "page.html"
+    names = ["--schedules", "1f1b,gpipe,zb_h1"]
+    assert main(["compare", str(config), *names, "--gantt", str(page)]) == 0
+    line = "zb_h1 does not fit: splits the backward"
+    assert line in capsys.readouterr().out
+    assert line in page.read_text("utf-8")
+
+
 def test_the_same_run_gives_the_same_page_twice(tmp_path):
     pages = []
     for number in range(2):

@@ -268,6 +268,33 @@ def test_orders_of_all_kinds_are_drawn(driver, tmp_path, name):
     assert complaints(driver) == []
 
 
+HEIGHTS = """
+const view = Bokeh.index.find_one(figures[0]), box = view.el.getBoundingClientRect();
+return [0, 3].map((rank) =>
+  [-0.35, 0.35].map((side) => Math.round(box.top + view.frame.y_scale.compute(rank + side))));
+"""
+
+
+def test_bars_narrower_than_a_pixel_lighten_with_the_idle_time_between_them(driver, tmp_path):
+    pipe = ps.Pipeline.from_costs([1, 1, 1, 2], [2, 2, 2, 4])
+    ps.plot.write_html(ps.simulate(pipe, "1f1b", 3000, engine="replay"), tmp_path / "page.html")
+    load(driver, tmp_path / "page.html")
+    heights = ask(driver, HEIGHTS)
+    deadline = time.monotonic() + 10
+    while True:
+        picture = np.asarray(Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("L"))
+        half_idle, busy = (picture[top:bottom, 400:800].mean() for top, bottom in heights)
+        # At full strength they are 121 and 110 of 255.
+        if (half_idle > 175 and busy < 165) or time.monotonic() > deadline:
+            break
+    assert half_idle > 175
+    assert busy < 165
+    strengths = "named(figures[0], 'bars').map((bar) => bar.glyph.fill_alpha.transform.tags[0])"
+    ask(driver, "figures[0].x_range.setv({ start: 0, end: 100 })")
+    wait_for(driver, f"{FIGURES} return !{strengths}.some(Number.isFinite)")
+    assert complaints(driver) == []
+
+
 def test_what_takes_no_time_is_a_page_too(driver, tmp_path):
     still = ps.simulate(ps.Pipeline.from_costs(0.0, 0.0, stages=2), "1f1b", 2)
     ps.plot.write_html(still, tmp_path / "page.html")

@@ -266,6 +266,20 @@ def test_numbers_are_left_out_where_bars_are_too_narrow():
     assert len(texts) == 1 + 32  # the title, and the idle share of every rank
 
 
+def test_a_regular_order_of_narrow_bars_has_no_bands():
+    pipe = ps.Pipeline.from_costs([1, 1, 1, 2], [2, 2, 2, 4])
+    ax = ps.plot.gantt(ps.simulate(pipe, "1f1b", 3000, engine="replay"))
+    canvas = ax.get_figure().canvas
+    canvas.draw()
+    picture = np.asarray(canvas.buffer_rgba())[::-1, :, :3].mean(axis=2)
+    for rank in range(4):
+        left, low = ax.transData.transform((200, rank + 0.4)).astype(int)
+        right, high = ax.transData.transform((8800, rank - 0.4)).astype(int)  # before the line
+        columns = picture[low:high, left:right].mean(axis=0)
+        stretches = [stretch.mean() for stretch in np.array_split(columns, 8)]
+        assert np.ptp(stretches) < 2  # of 255; snapped to whole pixels it is 11
+
+
 def test_all_lines_lie_inside_the_axes():
     # Unequal stages that beat equal ones: the closed form's makespan lies beyond the run.
     fast = ps.simulate(ps.Pipeline.from_costs([1.5, 1, 1, 1], [3, 2, 2, 2]), "1f1b", 4)

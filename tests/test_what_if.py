@@ -2,10 +2,12 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from bokeh.models import Div
 
 import pipesim as ps
 from pipesim.cli import main
@@ -203,6 +205,17 @@ def test_too_many_ops_or_points_have_no_chart(config, monkeypatch):
     monkeypatch.setattr(what_if, "MOST_ROWS", 3)
     with pytest.raises(ValueError, match=r"page\.html: a page takes 3 points, not 4"):
         write(config)
+
+
+def test_a_page_says_how_to_use_it_and_where_the_costs_come_from():
+    config = Path(__file__).parents[1] / "experiments" / "configs" / "microbatch_size.toml"
+    table = ps.sweep_config(config)
+    texts = [
+        each.text
+        for each in what_if_page.draw_page(table, ps.sweep_runs(config))[0].select({"type": Div})
+    ]
+    assert any(text.startswith("hover: what an op waited for; click:") for text in texts)
+    assert any(text.startswith("Costs: made up: forward 0.5 ms a call") for text in texts)
 
 
 def test_a_page_has_the_ending_of_one(config):

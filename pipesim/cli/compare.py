@@ -50,8 +50,9 @@ def compare(arguments: Namespace) -> None:
     steps = {r.schedule.name: _of_a_batch(r.makespan, r, microbatches) for r in runs}
     steps = {name: step + ends.get(name, 0.0) for name, step in steps.items()}
     runs.sort(key=lambda result: _rank(result, steps))
+    left_out = [_left_out(name, error) for name, error in unfit.items()]
     if arguments.gantt:
-        write_gantt(runs, arguments.gantt, window=window)
+        write_gantt(runs, arguments.gantt, window=window, notes=left_out)
     notes = list(shared_notes(result.schedule for result in runs))
     if arguments.json:
         does_not_fit = [{"schedule": n, "reason": _reason(e)} for n, e in unfit.items()]
@@ -66,9 +67,8 @@ def compare(arguments: Namespace) -> None:
     alone = [r.schedule.name for r in runs if r.schedule.kinds == {Kind.F}]
     if alone and len(alone) < len(runs):
         print(f"not all of them run the same ops: {', '.join(alone)} run no backwards")
-    for name, error in unfit.items():
-        why = _reason(error)
-        print(f"{name} does not fit: {why.removeprefix(f'{name}: ').removeprefix(f'{name} ')}")
+    for line in left_out:
+        print(line)
 
 
 def _run_each(
@@ -119,6 +119,11 @@ def _reason(error: Exception) -> str:
     """Return why a schedule could not be run, in one line."""
     lines = str(error).splitlines()
     return f"hangs: {lines[1].strip()}" if isinstance(error, DeadlockError) else lines[0]
+
+
+def _left_out(name: str, error: Exception) -> str:
+    why = _reason(error).removeprefix(f"{name}: ").removeprefix(f"{name} ")
+    return f"{name} does not fit: {why}"
 
 
 def _from_file(path: str, names: list[str]) -> Schedule:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from math import inf, nan
 from pathlib import Path
 from types import TracebackType
@@ -48,15 +49,17 @@ def write_gantt(
     *,
     critical_path: bool = False,
     window: tuple[float, float] | None = None,
+    notes: Iterable[str] = (),
 ) -> None:
     """Write the Gantt chart of a run or a step, or those of several runs under each other.
 
-    A page has the critical path in any case, to be shown or hidden.
+    A page has the critical path in any case, to be shown or hidden; and notes, which a picture
+    has no room for.
     """
     from pipesim.plot import gantt, save, write_html
 
     if is_page(path):
-        write_html(runs, path, critical_path=critical_path, window=window)
+        write_html(runs, path, critical_path=critical_path, window=window, notes=notes)
     else:
         save(gantt(runs, critical_path=critical_path), path)
     tell(path)

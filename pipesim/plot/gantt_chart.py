@@ -30,6 +30,7 @@ from pipesim.step import Step
 
 BAR = 0.84  # height of a bar in rows
 GAP = 1.6  # rows between two runs, for the second one's title
+NARROW = 2.0  # points; edges of narrower bars are not moved to whole pixels
 
 
 def gantt(
@@ -127,6 +128,9 @@ def _set_axes(
 
 def _draw_run(ax: Axes, run: Run, top: float) -> None:
     begin = run.spans.begin
+    widths, colours = (run.spans.end - run.spans.start) * points_per_ms(ax), faces(run)
+    # On whole pixels all narrow bars of a stretch get wider or vanish alike: bands that are none.
+    snap = False if np.median(widths) < NARROW else None
     for cause, found in idle_spans(run.program, run.workload, run.spans).items():
         face, hatch, _ = IDLE_STYLES[cause]
         row = top + found.rank.astype(np.float64)
@@ -138,11 +142,11 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
                 edgecolors=HATCH_COLOUR if hatch else face,
                 hatch=hatch,
                 linewidths=0.0,
+                snap=snap,
                 zorder=1,
             )
         )
     centre, height = lanes(run, top)
-    widths, colours = (run.spans.end - run.spans.start) * points_per_ms(ax), faces(run)
     for kind in sorted(run.schedule.kinds):
         ops = run.schedule.kind == kind
         start, end = run.spans.start[ops] - begin, run.spans.end[ops] - begin
@@ -153,6 +157,7 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
                 facecolors=colours[ops],
                 edgecolors="white",
                 linewidths=np.clip(0.1 * np.median(widths[ops]), 0.0, 0.6),
+                snap=snap,
                 zorder=2,
             )
         )

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 UUID = r"\b[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b"
 MARGIN = 1.003  # of the time axis, so that lines stay inside
 NOTHING = "nothing"
+HOW_TO = (
+    "hover: what an op waited for; click: follow its micro-batch; click the legend: show or hide; "
+    "wheel: zoom; drag: move"
+)
 SCRIPTS = ("html_page.js", "what_if.js")
 
 
@@ -36,6 +40,7 @@ def write_html(
     *,
     critical_path: bool = False,
     window: tuple[float, float] | None = None,
+    notes: Iterable[str] = (),
 ) -> None:
     """Write a page with the Gantt chart of one run, or of several on one time axis.
 
@@ -55,6 +60,8 @@ def write_html(
     window
         Begin and end of the part that is shown [ms], the same of all runs; by default all, or as
         much from the begin on as a browser can take, and the page says so.
+    notes
+        Texts to stand above the charts, such as what is not on them, and why.
 
     Raises
     ------
@@ -72,7 +79,7 @@ def write_html(
     table = summary_table(slowest or runs, step)
     sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)
     below = [table, *(f"Costs: {escape(text)}" for text in sources)]
-    above = [f"<b>{escape(part.notice)}</b>"] if part.notice else []
+    above = [f"<b>{escape(text)}</b>" for text in (part.notice, *notes) if text]
     page = _page(pictures, above, below, critical_path)
     save_page(page, pictures[0].title.partition("\n")[0], path)
 
@@ -128,7 +135,7 @@ def _page(
     last = begin + (MARGIN * (end - begin) or 1.0)
     time = Range1d(begin, last, bounds=(begin, last))
     charts = [draw_chart(picture, time, critical_path) for picture in pictures]
-    parts: list[Any] = [row(microbatch_picker(charts, pictures), _held_choice(charts))]
+    parts: list[Any] = [row(microbatch_picker(charts, pictures), _held_choice(charts)), how_to()]
     for chart in charts:
         parts += [chart.figure, *chart.held.values()]
     tops, feet = (
@@ -136,6 +143,13 @@ def _page(
         for texts in (above, below)
     )
     return column(*tops, *parts, *feet, sizing_mode="stretch_width", margin=(8, 16, 8, 8))
+
+
+def how_to() -> "UIElement":
+    """Return the line that says what a chart does when one hovers, clicks and drags."""
+    from bokeh.models import Div
+
+    return Div(text=HOW_TO, styles={"color": "#606060"}, sizing_mode="stretch_width", name="how to")
 
 
 def microbatch_picker(charts: Sequence["Chart"], pictures: Sequence[Picture]) -> "UIElement":

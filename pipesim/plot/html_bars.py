@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bokeh.models import ColumnDataSource, CustomJS, CustomJSHover, HoverTool
+import numpy as np
+from bokeh.models import ColumnDataSource, CustomJS, CustomJSHover, CustomJSTransform, HoverTool
 from bokeh.plotting import figure
 
 from pipesim.plot.html_data import Columns
@@ -18,11 +19,19 @@ DIMMED = 0.12  # opacity of the bars of other micro-batches
 
 def draw_bars(fig: figure, kind: str, columns: Columns) -> "GlyphRenderer":
     """Draw the ops of one kind."""
+    source = ColumnDataSource(columns)
+    strength = CustomJSTransform(
+        args={"source": source, "scale": np.inf},
+        v_func="return pipesim.strengths(source.data, scale)",
+        tags=[np.inf],
+    )
     bar = fig.quad(
         **BOX,
-        source=ColumnDataSource(columns),
+        source=source,
         name=f"bars {kind}",
         fill_color="colour",
+        fill_alpha={"field": "left", "transform": strength},
+        selection_fill_alpha=1.0,
         line_color="white",
         line_width=0.5,
         nonselection_fill_alpha=DIMMED,

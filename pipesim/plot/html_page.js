@@ -2,6 +2,7 @@
 // What a page of pipesim does: called by the callbacks of its charts and controls.
 const pipesim = {
   MOST_LABELS: 3000,
+  WEBGL: document.createElement("canvas").getContext("webgl") !== null,
   TOOLS: 60,  // pixels beside a title: a tool, and the button that lists the others
 
   // 2F0, or 2F0.1 for the second slice of a micro-batch.
@@ -123,12 +124,45 @@ const pipesim = {
     return 1;
   },
 
-  // Outline bars, but where they are so narrow that little else of them were seen.
-  outline(bar, wide) {
-    const { left, right } = bar.data_source.data;
+  // Outline bars, but where they are so narrow that little else of them were seen; and where they
+  // are narrower than a pixel draw them lighter, as far as one has zoomed.
+  outline({ glyph, data_source: source }, wide) {
+    const { left, right } = source.data;
     const middle = left.length >> 1;
-    const width = (right[middle] - left[middle]) * wide > 6 ? 0.5 : 0;
-    if (bar.glyph.line_width.value !== width) bar.glyph.line_width = { value: width };
+    const pixels = (right[middle] - left[middle]) * wide;
+    const width = pixels > 6 ? 0.5 : 0;
+    if (glyph.line_width.value !== width) glyph.line_width = { value: width };
+    const { transform } = glyph.fill_alpha;
+    // All bars are drawn anew for it, which takes time: only where one has zoomed well on.
+    const near = 2 ** (Math.round(2 * Math.log2(wide)) / 2);
+    const scale = pipesim.strength(pixels) < 1 ? near : Infinity;
+    if (transform.tags[0] === scale) return;
+    transform.setv({ tags: [scale], args: { source, scale } });
+  },
+
+  // How opaque a bar of so many pixels is. However narrow it is, WebGL draws it with soft edges,
+  // which colour as much as 0.28 pixels more.
+  strength(pixels) {
+    const drawn = pixels * devicePixelRatio;
+    if (!pipesim.WEBGL || !(drawn < 0.7)) return 1;
+    return Math.max(0.05, drawn / (0.28 + 0.6 * drawn));
+  },
+
+  // How opaque all bars are, at so many pixels a millisecond; but those in the legend wholly.
+  strengths({ left, right, colour }, scale) {
+    const found = Float64Array.from(left, (from, row) => pipesim.strength((right[row] - from) * scale));
+    found[pipesim.lightest(colour)] = 1;
+    return found;
+  },
+
+  // The number of a bar in its kind's own colour, which the legend shows; later chunks are darker.
+  lightest(colours) {
+    let best = 0, most = -1;
+    for (let row = 0; 4 * row < colours.length; row++) {
+      const light = colours[4 * row] + colours[4 * row + 1] + colours[4 * row + 2];
+      if (light > most) [best, most] = [row, light];
+    }
+    return best;
   },
 
   // The pixels that a number of so many characters takes in a bar.

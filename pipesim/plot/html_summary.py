@@ -33,7 +33,7 @@ def summary_table(runs: Sequence[Run], step: Step | None = None) -> str:
         "closed form": [_share(run.closed_form) for run in runs],
         "bubble ratio": [_share(run.bubble_ratio) for run in runs],
         "span bubble": [_share(run.span_bubble) for run in runs],
-        "makespan / equal stages": [_ratio(run.inflation) for run in runs],
+        "inflation (makespan / equal stages)": [_ratio(run.inflation) for run in runs],
         "balance x filling": [f"{run.balance:.4f} x {run.filling:.4f}" for run in runs],
         "in flight at most": [
             count_text(max(run.schedule.peak_in_flight()), flight_noun(run.schedule))

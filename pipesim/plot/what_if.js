@@ -40,7 +40,7 @@ const whatIf = {
     };
     for (const { name, data_source: source } of figure.renderers) {
       if (name in blank) source.data = read(name);
-      if (name.startsWith("bars ")) chart.legend[name].index = whatIf.lightest(source.data.colour);
+      if (name.startsWith("bars ")) chart.legend[name].index = pipesim.lightest(source.data.colour);
       if (chart.limits.includes(name)) {
         const time = limits[name] ?? NaN;
         source.data = { x: [time, time], y: [-0.5, shares.length - 0.5] };
@@ -54,16 +54,6 @@ const whatIf = {
     whatIf.nameRows(figure.right[0], shares);
     chart.parts[0].messages.data = read("messages");
     pipesim.pick(chart.parts, chart.picker.value);
-  },
-
-  // The number of a bar in its kind's own colour, which the legend shows; later chunks are darker.
-  lightest(colours) {
-    let best = 0, most = -1;
-    for (let row = 0; 4 * row < colours.length; row++) {
-      const light = colours[4 * row] + colours[4 * row + 1] + colours[4 * row + 2];
-      if (light > most) [best, most] = [row, light];
-    }
-    return best;
   },
 
   nameRows(axis, texts) {

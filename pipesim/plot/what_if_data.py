@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NUMBERS = {
     "makespan_ms": ("makespan", "ms"),
     "step_ms": ("step, with its end", "ms"),
-    "inflation": ("makespan / equal stages", "ratio"),
+    "inflation": ("inflation (makespan / equal stages)", "ratio"),
     "bubble_fraction": ("bubble fraction", "share"),
     "closed_form_bubble_fraction": ("closed form", "share"),
     "excess_bubble_fraction": ("excess over closed form", "share"),

@@ -23,7 +23,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 
 from pipesim.arrays import IntArray
-from pipesim.plot.html import MARGIN, microbatch_picker
+from pipesim.plot.html import MARGIN, how_to, microbatch_picker
 from pipesim.plot.html_chart import draw_chart
 from pipesim.plot.html_summary import ABSENT
 from pipesim.plot.html_window import MOST_BARS
@@ -171,7 +171,7 @@ def _chart(
         Div(text=f"Costs: {escape(text)}", disable_math=True, sizing_mode="stretch_width")
         for text in sources
     ]
-    return [drawing.figure, *told], chart
+    return [how_to(), drawing.figure, *told], chart
 
 
 def _no_chart(reason: str) -> UIElement:
