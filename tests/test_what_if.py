@@ -270,8 +270,8 @@ def seen(driver):
           (row) => [...row.cells].map((cell) => cell.textContent));
         return JSON.stringify({
           title: figure.title.text.text,
-          rows: [...figure.left[0].major_label_overrides.values()],
-          idle: [...figure.right[0].major_label_overrides.values()],
+          rows: [...figure.left[0].major_label_overrides.values()].filter(Boolean),
+          idle: [...figure.right[0].major_label_overrides.values()].filter(Boolean),
           bars: Object.fromEntries(ends),
           limit: data(figure, "lower bound").x[0],
           last: figure.x_range.end,

@@ -56,9 +56,10 @@ const whatIf = {
     pipesim.pick(chart.parts, chart.picker.value);
   },
 
+  // Name the rows that a point has; its ticks stay, as Bokeh warns where both change.
   nameRows(axis, texts) {
-    axis.ticker.ticks = texts.map((_, rank) => rank);
-    axis.major_label_overrides = new Map(texts.map((text, rank) => [rank, text]));
+    const names = axis.ticker.ticks.map((rank) => [rank, texts[rank] ?? ""]);
+    axis.major_label_overrides = new Map(names);
   },
 
   // The numbers of a point beside those of the one that it is compared with.
