@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "experiments" / "configs" / "straggler.toml"
 OUT = ROOT / "out"
 MICROBATCHES, PICKED, RANK = 8, 3, 2
-SIZE = 1200, 620  # pixels
+SIZE = 1200, 660  # pixels
 FLAGS = ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--enable-unsafe-swiftshader")
 READY = "return Boolean(window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].is_idle)"
 PICK = """
