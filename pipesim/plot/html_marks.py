@@ -30,18 +30,22 @@ def draw_idle(fig: figure, cause: str, boxes: Columns) -> LegendItem:
     """Shade the idle stretches of one cause."""
     face, hatch, words = IDLE_STYLES[cause]
     look = _look(face, hatch, HATCH_COLOUR) | {"line_color": None, "name": f"idle {cause}"}
-    stretch = fig.quad(**BOX, source=ColumnDataSource(boxes), **look)
-    tell(fig, stretch, ("idle", words))
-    return LegendItem(label=words, renderers=[stretch])
+    return _draw_boxes(fig, boxes, look, ("idle", words))
 
 
 def draw_end(fig: figure, kind: str, boxes: Columns) -> LegendItem:
     """Draw what comes at the end of a step."""
     face, hatch, words = END_STYLES[kind]
     look = _look(face, hatch, END_EDGE) | {"line_color": END_EDGE, "name": f"end {kind}"}
-    end = fig.quad(**BOX, source=ColumnDataSource(boxes), **look)
-    tell(fig, end, ("end of step", words))
-    return LegendItem(label=words, renderers=[end])
+    return _draw_boxes(fig, boxes, look, ("end of step", words))
+
+
+def _draw_boxes(
+    fig: figure, boxes: Columns, look: dict[str, Any], what: tuple[str, str]
+) -> LegendItem:
+    drawn = fig.quad(**BOX, source=ColumnDataSource(boxes), **look)
+    tell(fig, drawn, what)
+    return LegendItem(label=what[1], renderers=[drawn])
 
 
 def tell(fig: figure, box: "GlyphRenderer", what: tuple[str, str]) -> None:
