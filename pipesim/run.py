@@ -30,7 +30,7 @@ from pipesim.memory import (
     state_by_rank,
 )
 from pipesim.memory_limit import check_memory_limit
-from pipesim.metrics import IDLE_CAUSES, RankTimes, rank_times
+from pipesim.metrics import IDLE_CAUSES, IdleSpans, RankTimes, idle_spans, rank_times
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program
 from pipesim.progress import Progress
@@ -70,6 +70,11 @@ class Run:
     def rank_times(self) -> RankTimes:
         """Busy and idle time of each rank, idle by cause."""
         return rank_times(self.program, self.workload, self.spans)
+
+    @cached_property
+    def idle_spans(self) -> dict[str, IdleSpans]:
+        """Idle stretches of every rank by cause, in the order of `pipesim.metrics.IDLE_CAUSES`."""
+        return idle_spans(self.program, self.workload, self.spans)
 
     @property
     def makespan(self) -> float:

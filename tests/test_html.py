@@ -11,8 +11,9 @@ import pipesim as ps
 from pipesim.cli import main
 from pipesim.io import files
 from pipesim.plot.gantt_chart import BAR
+from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND
 from pipesim.plot.html_chart import draw_chart
-from pipesim.plot.html_data import CLOSED_FORM, LOWER_BOUND, picture_of
+from pipesim.plot.html_data import picture_of
 from pipesim.plot.html_summary import summary_table
 from pipesim.plot.html_window import choose_window
 from pipesim.plot.style import KIND_WORDS

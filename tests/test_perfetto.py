@@ -176,8 +176,9 @@ def test_the_command_writes_it(flag, tmp_path, capsys):
 
 def test_without_the_library_nothing_is_run(tmp_path, monkeypatch, capsys):
     found = util.find_spec
-    hidden = lambda name: None if name == "perfetto" else found(name)  # noqa: E731
-    monkeypatch.setattr(files, "find_spec", hidden)
+    monkeypatch.setattr(
+        files, "find_spec", lambda name: None if name == "perfetto" else found(name)
+    )
     path = tmp_path / "run.pftrace"
     for flag in ("--gantt", "--trace"):
         assert main(["run", STRAGGLER, flag, str(path)]) == 2

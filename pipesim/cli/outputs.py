@@ -58,7 +58,7 @@ def write_gantt(
     """
     from pipesim.plot import gantt, save, write_html
 
-    if is_page(path):
+    if has_ending(path, (PAGE_ENDING,)):
         write_html(runs, path, critical_path=critical_path, window=window, notes=notes)
     else:
         save(gantt(runs, critical_path=critical_path), path)
@@ -75,7 +75,7 @@ def read_window(text: str | None, path: str | None) -> tuple[float, float] | Non
     """
     if text is None:
         return None
-    if path is None or not is_page(path):
+    if path is None or not has_ending(path, (PAGE_ENDING,)):
         raise ValueError(f"--window {text}: is for a page: give --gantt FILE{PAGE_ENDING}, too")
     try:
         begin, end = map(float, text.split(":"))
@@ -84,11 +84,6 @@ def read_window(text: str | None, path: str | None) -> tuple[float, float] | Non
     if not 0 <= begin < end < inf:
         raise ValueError(f"--window {text}: is not BEGIN:END in ms, such as 0:250.5")
     return begin, end
-
-
-def is_page(path: str) -> bool:
-    """Say whether a Gantt chart is to be a page, and not a picture."""
-    return path.lower().endswith(PAGE_ENDING)
 
 
 def tell(path: str) -> None:

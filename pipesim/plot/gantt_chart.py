@@ -8,11 +8,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
 from pipesim.arrays import FloatArray
-from pipesim.metrics import idle_spans
 from pipesim.ops import Kind
 from pipesim.plot.gantt_boxes import corners
 from pipesim.plot.gantt_labels import idle_shares, label_bars, points_per_ms, row_font
-from pipesim.plot.gantt_legend import closed_form_makespan, draw_legend, draw_sources
+from pipesim.plot.gantt_legend import LIMIT_LINES, draw_legend, draw_sources, limits_of
 from pipesim.plot.gantt_path import draw_path
 from pipesim.plot.gantt_step import draw_ends, step_titles
 from pipesim.plot.gantt_titles import draw_arrow, draw_titles, saved_text, slowest_rival
@@ -91,7 +90,7 @@ def gantt(
     draw_titles(ax, titles, notes, tops)
     for run, note, top in zip(runs, notes, tops, strict=True):
         centre, height = lanes(run, top)
-        crossing = np.array([time for time, _ in _references(run)])
+        crossing = np.array(list(limits_of(run).values()))
         label_bars(ax, run, (centre, height / BAR), faces(run), crossing)
         if critical_path:
             draw_path(ax, run, top, BAR, points_per_ms(ax))
@@ -114,7 +113,7 @@ def _set_axes(
     ax: Axes, runs: Sequence[Run], tops: Sequence[float], bottom: float, until: float
 ) -> None:
     """Set up the axes for rows from the tops down to the bottom, and all times up to one [ms]."""
-    times = [run.makespan for run in runs] + [t for run in runs for t, _ in _references(run)]
+    times = [run.makespan for run in runs] + [t for run in runs for t in limits_of(run).values()]
     ax.set_xlim(0, 1.003 * max(*times, until) or 1.0)  # lines stay inside
     ax.set_ylim(bottom - 0.5, -0.5)
     ranks = [range(run.schedule.ranks) for run in runs]
@@ -131,7 +130,7 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
     widths, colours = (run.spans.end - run.spans.start) * points_per_ms(ax), faces(run)
     # On whole pixels all narrow bars of a stretch get wider or vanish alike: bands that are none.
     snap = False if np.median(widths) < NARROW else None
-    for cause, found in idle_spans(run.program, run.workload, run.spans).items():
+    for cause, found in run.idle_spans.items():
         face, hatch, _ = IDLE_STYLES[cause]
         row = top + found.rank.astype(np.float64)
         boxes = corners(found.start - begin, found.end - begin, row - BAR / 2, row + BAR / 2)
@@ -162,14 +161,8 @@ def _draw_run(ax: Axes, run: Run, top: float) -> None:
             )
         )
     ends = (top - 0.5, top + run.schedule.ranks - 0.5)
-    for time, style in _references(run):
-        ax.plot([time, time], ends, style, color="black", linewidth=1.2, zorder=3)
-
-
-def _references(run: Run) -> list[tuple[float, str]]:
-    """Return times [ms] to compare the makespan with, and how their lines are drawn."""
-    closed = closed_form_makespan(run)
-    return [*([] if closed is None else [(closed, "--")]), (run.lower_bound, ":")]
+    for words, time in limits_of(run).items():
+        ax.plot([time, time], ends, LIMIT_LINES[words], color="black", linewidth=1.2, zorder=3)
 
 
 def run_title(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from textwrap import fill
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -14,6 +15,8 @@ from pipesim.run import Run
 from pipesim.text_table import ms_text
 
 COLUMNS = 4
+CLOSED_FORM, LOWER_BOUND = "equal stages (closed form)", "lower bound"
+LIMIT_LINES: dict[str, Literal["--", ":"]] = {CLOSED_FORM: "--", LOWER_BOUND: ":"}
 SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
 
 
@@ -22,6 +25,12 @@ def closed_form_makespan(run: Run) -> float | None:
     if run.closed_form is None:
         return None
     return float(run.rank_times.busy.mean() / (1 - run.closed_form))
+
+
+def limits_of(run: Run) -> dict[str, float]:
+    """Return the makespans [ms] that a run is measured against, by what they are called."""
+    limits = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
+    return {words: time for words, time in limits.items() if time is not None}
 
 
 def draw_legend(
@@ -48,12 +57,12 @@ def draw_legend(
                 Patch(facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0, label=words)
             )
     handles += more
-    equal = [time for run in runs if (time := closed_form_makespan(run)) is not None]
-    if equal:
-        words = "equal stages (closed form)" + _time_alone(equal)
-        handles.append(Line2D([], [], linestyle="--", color="black", label=words))
-    words = "lower bound" + _time_alone([run.lower_bound for run in runs])
-    handles.append(Line2D([], [], linestyle=":", color="black", label=words))
+    limits = [limits_of(run) for run in runs]
+    for words, line in LIMIT_LINES.items():
+        times = [own[words] for own in limits if words in own]
+        if times:
+            label = words + _time_alone(times)
+            handles.append(Line2D([], [], linestyle=line, color="black", label=label))
     if critical_path:
         handles.append(path_handle())
     below_the_axis = ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)

@@ -44,7 +44,7 @@ class EndBoxes(NamedTuple):
 
     def where(self, chosen: BoolArray) -> "EndBoxes":
         """Return some of them."""
-        return EndBoxes(*(column[chosen] for column in self))  # type: ignore[arg-type]
+        return EndBoxes._make(column[chosen] for column in self)
 
 
 def end_trace(step: Step) -> "pd.DataFrame":

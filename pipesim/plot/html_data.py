@@ -14,9 +14,8 @@ import numpy.typing as npt
 from pipesim.arrays import FloatArray, Int32Array
 from pipesim.engine.criticality import critical_path
 from pipesim.engine.event_graph import DURATION
-from pipesim.metrics import idle_spans
 from pipesim.plot.gantt_chart import BAR, faces, lanes
-from pipesim.plot.gantt_legend import closed_form_makespan, shade_words
+from pipesim.plot.gantt_legend import limits_of, shade_words
 from pipesim.plot.gantt_step import EndBoxes
 from pipesim.plot.gantt_titles import saved_text, slowest_rival
 from pipesim.plot.html_held import Held, held_by_ranks
@@ -26,8 +25,6 @@ from pipesim.run import Run
 
 Columns: TypeAlias = dict[str, Any]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
-
-CLOSED_FORM, LOWER_BOUND = "equal stages (closed form)", "lower bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +82,14 @@ def picture_of(
     window: Window,
     ends: Mapping[str, EndBoxes] | None = None,
     beside: Sequence[Run] = (),
+    with_held: bool = True,
 ) -> Picture:
     """Return what a chart draws of the part of a run that is in a window.
 
-    With what comes after its ops, by kind; and with what it saves `beside` other runs.
+    With what comes after its ops, by kind; with what it saves `beside` other runs; and with what
+    its ranks hold, or not.
     """
-    known = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
-    limits = {words: time for words, time in known.items() if time is not None}
+    limits = limits_of(run)
     after = {kind: _end_boxes(boxes) for kind, boxes in (ends or {}).items()}
     last = window.end
     if not window.notice:  # there is all of the run, and what it is measured against
@@ -109,7 +107,7 @@ def picture_of(
         limits=limits,
         messages=_messages(run, window),
         path=_critical_ops(run, window),
-        held=held_by_ranks(run, window.begin, window.end),
+        held=held_by_ranks(run, window.begin, window.end) if with_held else {},
     )
 
 
@@ -150,7 +148,7 @@ def _idle(run: Run, window: Window) -> dict[str, Columns]:
     """Return the idle stretches in a window by cause, those that there are."""
     begin = run.spans.begin
     found = {}
-    for cause, spans in idle_spans(run.program, run.workload, run.spans).items():
+    for cause, spans in run.idle_spans.items():
         start, end = spans.start - begin, spans.end - begin
         chosen = window.holds(start, end) & (end > start)
         if chosen.any():

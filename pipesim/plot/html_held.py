@@ -54,12 +54,12 @@ def _held(
     begin: float,
     end: float,
 ) -> Held:
-    ranks = [rows for _, rows in table.groupby("rank")]
+    ranks, first = [rows for _, rows in table.groupby("rank")], run.spans.begin
     peaks = [int(rows[column].max()) for rows in ranks]
     return Held(
         words=f"{words} on each rank",
         curves=[
-            _cut(rows["time"].to_numpy() - run.spans.begin, rows[column].to_numpy(), begin, end)
+            _cut(rows["time"].to_numpy() - first, rows[column].to_numpy(), begin, end)
             for rows in ranks
         ],
         peaks=[show(peak) for peak in peaks],

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from bokeh.models import Arrow, ColumnDataSource, CustomJSHover, HoverTool, LegendItem, VeeHead
 from bokeh.plotting import figure
 
-from pipesim.plot.html_data import CLOSED_FORM, LOWER_BOUND, Columns
+from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND
+from pipesim.plot.html_data import Columns
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR, IDLE_STYLES
 from pipesim.text_table import ms_text
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from pipesim.memory import flight_noun
-from pipesim.plot.gantt_legend import closed_form_makespan
+from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND, closed_form_makespan
 from pipesim.run import Run
 from pipesim.step import Step
 from pipesim.text_table import count_text, ms_text, size_text
@@ -27,8 +27,8 @@ def summary_table(runs: Sequence[Run], step: Step | None = None) -> str:
         ],
         **_step_rows(step),
         "makespan": [_ms(run.makespan) for run in runs],
-        "equal stages (closed form)": [_ms(closed_form_makespan(run)) for run in runs],
-        "lower bound": [_ms(run.lower_bound) for run in runs],
+        CLOSED_FORM: [_ms(closed_form_makespan(run)) for run in runs],
+        LOWER_BOUND: [_ms(run.lower_bound) for run in runs],
         "bubble fraction": [_share(run.bubble_fraction) for run in runs],
         "closed form": [_share(run.closed_form) for run in runs],
         "bubble ratio": [_share(run.bubble_ratio) for run in runs],

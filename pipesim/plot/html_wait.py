@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.metrics import idle_spans, input_times, previous_ends
+from pipesim.metrics import input_times, previous_ends
 from pipesim.run import Run
 
 
@@ -30,11 +30,11 @@ def waits(run: Run) -> dict[str, Any]:
         "source_rank": np.where(remote, schedule.rank[known], -1).astype(np.int32),
     }
     second = np.flatnonzero(run.workload.second)
-    for cause, found in idle_spans(run.program, run.workload, spans).items():
-        known = np.flatnonzero((found.before >= 0) & (found.end > found.start))
-        if known.size:
+    for cause, found in run.idle_spans.items():
+        lasting = np.flatnonzero((found.before >= 0) & (found.end > found.start))
+        if lasting.size:
             part = np.zeros(len(schedule), dtype=np.float32)
-            part[found.before[known]] = found.end[known] - found.start[known]
+            part[found.before[lasting]] = found.end[lasting] - found.start[lasting]
             part[second] = part[second - 1]  # a pair waits together
             columns[cause] = part
     return columns

@@ -78,4 +78,5 @@ def choose_window(
 
 def times_of(run: Run) -> tuple[FloatArray, FloatArray]:
     """Return start and end of every op from the first start on [ms], arrays (ops,)."""
-    return run.spans.start - run.spans.begin, run.spans.end - run.spans.begin
+    begin = run.spans.begin
+    return run.spans.start - begin, run.spans.end - begin

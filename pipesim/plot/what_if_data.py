@@ -84,8 +84,8 @@ def pictures_of(
             points = count_text(len(errors), "point")
             whose = points if row + 1 == len(errors) else f"the first {row + 1} of {points}"
             raise PageFullError(f"{whose} have {bars:,} ops, and a page holds {most:,}")
-        picture = picture_of(run, run_title(run), Window(0.0, run.makespan))
-        pictures.append(replace(picture, held={}))
+        window = Window(0.0, run.makespan)
+        pictures.append(picture_of(run, run_title(run), window, with_held=False))
         sources |= {run.pipeline.source: None}
     return pictures, [source for source in sources if source]
 
