@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 import pipesim as ps
+from pipesim.base.text import text_table
 from pipesim.batch.tables import message_times, op_times
 from pipesim.engine.cost_index import cost_index
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.plan_kernels import run_once
 from pipesim.engine.replay import make_plan
 from pipesim.schedules import FAMILIES
-from pipesim.text_table import text_table
 
 RESULTS = Path(__file__).parent / "results.md"
 SIZES = ((8, 32), (16, 256), (32, 2048), (64, 4096))

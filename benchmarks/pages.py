@@ -14,8 +14,8 @@ from time import perf_counter
 from engine import processor
 
 import pipesim as ps
+from pipesim.base.text import text_table
 from pipesim.plot.html_window import MOST_BARS
-from pipesim.text_table import text_table
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))

@@ -14,10 +14,10 @@ import numpy as np
 from engine import processor, seconds
 
 import pipesim as ps
+from pipesim.base.text import text_table
 from pipesim.components import Device
 from pipesim.partitioning import device_order, fair_split
 from pipesim.placement import linear_placement
-from pipesim.text_table import text_table
 
 RESULTS = Path(__file__).parent / "partition.md"
 LAYERS, DEVICES, MICROBATCHES = 1000, 64, 128

@@ -8,8 +8,8 @@ import argparse
 from pathlib import Path
 
 import pipesim as ps
+from pipesim.base.text import text_table
 from pipesim.run import Run
-from pipesim.text_table import text_table
 
 OUT = Path(__file__).parent.parent / "out"
 RANKS, MICROBATCHES = 4, 8

@@ -20,8 +20,8 @@ import pandas as pd
 from tqdm import tqdm
 
 import pipesim as ps
+from pipesim.base.text import text_table
 from pipesim.run import Run
-from pipesim.text_table import text_table
 
 OUT = Path(__file__).parent.parent / "out"
 

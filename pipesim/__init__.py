@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipesim import plot
+    from pipesim.base.errors import (
+        ConfigError,
+        DeadlockError,
+        MemoryLimitError,
+        PipesimError,
+        ScheduleError,
+        UnsupportedByEngine,
+    )
+    from pipesim.base.ops import Kind, Op, parse_op
     from pipesim.batch import CostVariants, simulate_many
     from pipesim.batch_arithmetic import BatchSizes, batch_sizes
     from pipesim.calibrate import (
@@ -25,14 +34,6 @@ if TYPE_CHECKING:
     from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config, simulate_step_config
     from pipesim.engine.deadlock import check_deadlock
-    from pipesim.errors import (
-        ConfigError,
-        DeadlockError,
-        MemoryLimitError,
-        PipesimError,
-        ScheduleError,
-        UnsupportedByEngine,
-    )
     from pipesim.explain import ladder
     from pipesim.io.chrome_trace import read_chrome_trace
     from pipesim.io.layer_csv import read_layers, write_layers
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from pipesim.io.torch_schedule import read_schedule
     from pipesim.layers import LayerProfile
     from pipesim.lowering import lower
-    from pipesim.ops import Kind, Op, parse_op
     from pipesim.partitioning import min_max_split, partition
     from pipesim.pipeline import Pipeline
     from pipesim.placement import (
@@ -74,31 +74,31 @@ __version__ = "0.1.0"
 _HOMES = {
     "BatchSizes": "batch_arithmetic",
     "BestSplit": "planning",
-    "ConfigError": "errors",
+    "ConfigError": "base.errors",
     "CostVariants": "batch",
-    "DeadlockError": "errors",
+    "DeadlockError": "base.errors",
     "Device": "components",
-    "Kind": "ops",
+    "Kind": "base.ops",
     "LayerProfile": "layers",
     "Link": "components",
     "MeasuredRun": "calibrate",
-    "MemoryLimitError": "errors",
-    "Op": "ops",
+    "MemoryLimitError": "base.errors",
+    "Op": "base.ops",
     "Pipeline": "pipeline",
     "OverheadFit": "calibrate",
-    "PipesimError": "errors",
+    "PipesimError": "base.errors",
     "Placement": "placement",
     "Program": "program",
     "Policy": "schedules.policies",
     "Run": "run",
     "Schedule": "schedule",
-    "ScheduleError": "errors",
+    "ScheduleError": "base.errors",
     "Stage": "components",
     "Step": "step",
     "StepTimeFit": "calibrate",
     "Training": "training",
     "Transformer": "transformer",
-    "UnsupportedByEngine": "errors",
+    "UnsupportedByEngine": "base.errors",
     "backward_first": "schedules.policies",
     "batch_sizes": "batch_arithmetic",
     "best_split": "planning",
@@ -116,7 +116,7 @@ _HOMES = {
     "lower": "lowering",
     "min_max_split": "partitioning",
     "oldest_first": "schedules.policies",
-    "parse_op": "ops",
+    "parse_op": "base.ops",
     "partition": "partitioning",
     "read_chrome_trace": "io.chrome_trace",
     "read_config": "config",

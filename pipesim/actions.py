@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, Int8Array, Int32Array, IntArray
-from pipesim.ops import COMPUTE_KINDS
+from pipesim.base.ops import COMPUTE_KINDS
+from pipesim.base.types import BoolArray, Int8Array, Int32Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

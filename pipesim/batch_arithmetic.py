@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isqrt, prod
 
-from pipesim.checks import check_count
+from pipesim.base.checks import check_count
 
 MOST_SAMPLES = 10**12
 

@@ -13,7 +13,7 @@ stage, or of every stage and micro-batch, by default the stage's own.
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 
 
 def forward_lower_bound(

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
-from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, check_amount, check_size, is_number
-from pipesim.ops import Kind
+from pipesim.base.checks import LEAST_RATE, MOST_BYTES, MOST_MS, check_amount, check_size, is_number
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 
 # The cost of one kind of op on one stage: one number, or one a micro-batch.
 Cost: TypeAlias = float | tuple[float, ...]

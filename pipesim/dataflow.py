@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, Int32Array, IntArray
-from pipesim.ops import COMPUTE_KINDS, Kind
+from pipesim.base.ops import COMPUTE_KINDS, Kind
+from pipesim.base.types import BoolArray, Int32Array, IntArray
 
 if TYPE_CHECKING:
     from pipesim.schedule import Schedule

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from pipesim.arrays import Int8Array, Int32Array, IntArray
+from pipesim.base.types import Int8Array, Int32Array, IntArray
 
 
 @njit(cache=True)

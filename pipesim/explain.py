@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray, Progress
 from pipesim.pipeline import Pipeline
-from pipesim.progress import Progress
 from pipesim.run import Run, simulate
 
 if TYPE_CHECKING:

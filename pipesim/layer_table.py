@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.checks import MOST_BYTES, MOST_MS
+from pipesim.base.checks import MOST_BYTES, MOST_MS
 from pipesim.components import COST_FIELDS
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.checks import check_amount, check_size
+from pipesim.base.checks import check_amount, check_size
+from pipesim.base.text import text_table
 from pipesim.components import COST_FIELDS, check_backward
 from pipesim.layer_table import AMOUNTS, SIZES, profile_columns
 from pipesim.pipeline import Pipeline
 from pipesim.recomputing import recomputing_columns
-from pipesim.text_table import text_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 from pipesim.bounds import forward_lower_bound, split_lower_bound
 from pipesim.dataflow import has_pairs, op_numbers, second_of_pair
 from pipesim.engine.workload import (
@@ -11,7 +12,6 @@ from pipesim.engine.workload import (
     message_tables,
     pair_durations,
 )
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 

@@ -30,9 +30,9 @@ from heapq import heappop, heappush
 import numpy as np
 
 from pipesim.actions import Actions
-from pipesim.checks import hint
+from pipesim.base.checks import hint
+from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.dataflow import op_numbers, producers
-from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.program import Program, bare_program
 from pipesim.program_text import COMPUTE, RECV, SEND
 from pipesim.schedule import Schedule

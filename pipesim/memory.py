@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import IntArray
+from pipesim.base.ops import COMPUTE_KINDS, Kind
+from pipesim.base.types import IntArray
 from pipesim.dataflow import closes, op_numbers, opens, peak_by_rank, second_of_pair
-from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans

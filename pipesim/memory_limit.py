@@ -6,13 +6,13 @@ which rank comes first.
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.base.errors import MemoryLimitError
+from pipesim.base.text import count_text, size_text
+from pipesim.base.types import FloatArray, IntArray
 from pipesim.dataflow import closes, held_by_op, opens
-from pipesim.errors import MemoryLimitError
 from pipesim.memory import RankState, byte_changes, state_by_rank
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
-from pipesim.text_table import count_text, size_text
 
 NO_OP = -1  # what a rank holds all the time is too much already
 

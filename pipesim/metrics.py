@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.base.ops import Kind
+from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.dataflow import second_of_pair
 from pipesim.engine.workload import Workload
-from pipesim.ops import Kind
 from pipesim.program import Program
 from pipesim.program_text import COMPUTE
 from pipesim.schedule import Schedule

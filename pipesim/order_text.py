@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pipesim.errors import ScheduleError
-from pipesim.ops import Op, parse_op
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Op, parse_op
 from pipesim.placement import Placement, named_placement
 
 Item = tuple[Op, int]  # an op, and the number of its overlapped pair on the rank, or -1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
 
 if TYPE_CHECKING:
     from pipesim.schedule import Schedule

@@ -15,15 +15,15 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray
-from pipesim.checks import check_amount, check_count, hint
+from pipesim.base.checks import check_amount, check_count, hint
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
+from pipesim.base.text import span_text, text_table
+from pipesim.base.types import FloatArray
 from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage, merged_stage
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
 from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
 from pipesim.recomputing import recomputing_stages
 from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
-from pipesim.text_table import span_text, text_table
 
 
 @dataclass(frozen=True, slots=True, repr=False)

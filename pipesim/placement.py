@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipesim.arrays import Int32Array
-from pipesim.checks import check_count
-from pipesim.text_table import count_text
+from pipesim.base.checks import check_count
+from pipesim.base.text import count_text
+from pipesim.base.types import Int32Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from typing import Self
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Op
+from pipesim.base.types import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
 from pipesim.dataflow import consumers, has_pairs, second_of_pair
-from pipesim.errors import ScheduleError
-from pipesim.ops import Op
 from pipesim.program_text import COMPUTE, RECV, aligned_rows, parse_lists, transfer_kind
 from pipesim.schedule import Schedule
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.checks import check_amount
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.base.checks import check_amount
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
 
 COMPUTE, SEND, RECV = 0, 1, 2  # what an item of an instruction does
 

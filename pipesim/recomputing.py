@@ -20,7 +20,7 @@ from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from pipesim.checks import hint, is_number
+from pipesim.base.checks import hint, is_number
 from pipesim.components import Cost, Stage
 
 if TYPE_CHECKING:

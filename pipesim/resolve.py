@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, TypeAlias
 
-from pipesim.checks import check_count
+from pipesim.base.checks import check_count
+from pipesim.base.errors import ScheduleError
+from pipesim.base.files import is_schedule_file
 from pipesim.engine.policy_engine import run_policy
-from pipesim.errors import ScheduleError
-from pipesim.io.files import is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.checks import check_amount, check_count, hint
+from pipesim.base.checks import check_amount, check_count, hint
+from pipesim.base.errors import UnsupportedByEngine
+from pipesim.base.types import Progress
 from pipesim.engine.criticality import (
     Criticality,
     critical_path_table,
@@ -20,7 +22,6 @@ from pipesim.engine.sensitivity import sensitivity_table
 from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
 from pipesim.equal_stages import equalised
-from pipesim.errors import UnsupportedByEngine
 from pipesim.lower_bound import makespan_bound
 from pipesim.lowering import PROTOCOLS, lower
 from pipesim.memory import (
@@ -33,7 +34,6 @@ from pipesim.memory_limit import check_memory_limit
 from pipesim.metrics import IDLE_CAUSES, IdleSpans, RankTimes, idle_spans, rank_times
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program
-from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.schedule import Schedule
 from pipesim.schedules import closed_form_bubble

@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.actions import Actions
-from pipesim.arrays import Int8Array, Int32Array, IntArray
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind, Op
+from pipesim.base.text import count_text
+from pipesim.base.types import Int8Array, Int32Array, IntArray
 from pipesim.dataflow import closes, opens, peak_by_rank, peak_by_stage
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind, Op
 from pipesim.order_text import implied_placement, order_columns, parse_order
 from pipesim.placement import Placement
 from pipesim.schedule_checks import check_schedule
 from pipesim.text_grid import text_grid
-from pipesim.text_table import count_text
 
 if TYPE_CHECKING:
     from pipesim.pipeline import Pipeline

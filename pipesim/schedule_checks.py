@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, Int32Array
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import COMPUTE_KINDS, Kind
+from pipesim.base.types import BoolArray, Int32Array
 from pipesim.dataflow import has_pairs, keep_flows, local_inputs, op_numbers, second_of_pair
-from pipesim.errors import ScheduleError
-from pipesim.ops import COMPUTE_KINDS, Kind
 
 if TYPE_CHECKING:
     from pipesim.schedule import Schedule

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pipesim.actions import Actions
-from pipesim.errors import ScheduleError
+from pipesim.base.errors import ScheduleError
 from pipesim.schedule import Schedule
 
 MOST_TOLD = 20  # faults in an error's text

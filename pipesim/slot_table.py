@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import IntArray
-from pipesim.checks import check_count
+from pipesim.base.checks import check_count
+from pipesim.base.types import IntArray
 
 
 def gpipe_forward_schedule(p: int, m: int) -> IntArray:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import Run, simulate

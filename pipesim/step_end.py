@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, Int32Array, IntArray
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.pipeline import Pipeline
 from pipesim.placement import Placement
 from pipesim.program import Program

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.placement import Placement
 from pipesim.run import Run
 from pipesim.step_end import StepEnd

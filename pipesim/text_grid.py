@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, IntArray
+from pipesim.base.types import BoolArray, IntArray
 from pipesim.dataflow import local_inputs, producers, second_of_pair
 from pipesim.order_text import op_text
 

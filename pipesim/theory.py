@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
-from pipesim.checks import check_amount, check_count
+from pipesim.base.checks import check_amount, check_count
+from pipesim.base.types import FloatArray
 
 TOLERANCE = 1e-12  # relative; sums in another order round differently
 

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray, IntArray
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray, IntArray
 from pipesim.program import Program
 from pipesim.program_text import COMPUTE, RECV
 from pipesim.schedule import Schedule

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import pipesim
+from pipesim.base.files import TABLE_ENDINGS, VIEWER_ENDINGS, check_library, has_ending
+from pipesim.base.text import plural
 from pipesim.io.chrome_trace import write_chrome_trace
-from pipesim.io.files import TABLE_ENDINGS, VIEWER_ENDINGS, check_library, has_ending
 from pipesim.io.perfetto import write_perfetto_trace
 from pipesim.io.table_file import write_table
 from pipesim.io.viewer_trace import Counter, ViewerTrace, viewer_trace
@@ -18,7 +19,6 @@ from pipesim.report import headline
 from pipesim.run import Run
 from pipesim.run_config import run_config
 from pipesim.step import Step
-from pipesim.text_table import plural
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple
 
-from pipesim.checks import LEAST_RATE, MOST_MS, check_amount, check_count, check_size, is_number
+from pipesim.base.checks import (
+    LEAST_RATE,
+    MOST_MS,
+    check_amount,
+    check_count,
+    check_size,
+    is_number,
+)
 from pipesim.components import Link
 from pipesim.pipeline import Pipeline
 

@@ -6,9 +6,9 @@ For a model that nobody has measured yet. The formulas are those of `transformer
 from dataclasses import dataclass
 from typing import Any
 
-from pipesim.checks import LEAST_RATE, MOST_MS, check_count, is_number
+from pipesim.base.checks import LEAST_RATE, MOST_MS, check_count, is_number
+from pipesim.base.text import count_text, text_table
 from pipesim.layers import LayerProfile
-from pipesim.text_table import count_text, text_table
 from pipesim.transformer_rows import (
     Row,
     embedding_row,

@@ -6,7 +6,7 @@ right, not for being fast.
 
 from collections import defaultdict
 
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
 
 
 class Deadlock(Exception):

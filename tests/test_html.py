@@ -8,8 +8,8 @@ import pytest
 from bokeh.models import Range1d
 
 import pipesim as ps
+from pipesim.base import files
 from pipesim.cli import main
-from pipesim.io import files
 from pipesim.plot.gantt_chart import BAR
 from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND
 from pipesim.plot.html_chart import draw_chart

@@ -3,8 +3,8 @@
 import pytest
 
 import pipesim as ps
+from pipesim.base.ops import parse_op
 from pipesim.metrics import IDLE_CAUSES
-from pipesim.ops import parse_op
 from pipesim.plot.html_data import picture_of
 from pipesim.plot.html_summary import summary_table
 from pipesim.plot.html_window import choose_window

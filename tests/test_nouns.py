@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 import pipesim as ps
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
 
 
 @pytest.mark.parametrize("kind", ["F", "B", "I", "W"])

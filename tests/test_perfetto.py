@@ -8,8 +8,8 @@ import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
 import pipesim as ps
+from pipesim.base import files
 from pipesim.cli import main
-from pipesim.io import files
 from tests.test_chrome_trace import RUNS, STRAGGLER, counts_of, small_run
 
 ROOT = "2 stages x 2 micro-batches, 1f1b"

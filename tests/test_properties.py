@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim import theory
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
 from pipesim.schedules import FAMILIES
 from tests.strategies import WITH_BACKWARD, cases, positive_costs
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipesim as ps
+from pipesim.base.ops import Kind
 from pipesim.batch import CostVariants, simulate_many
 from pipesim.config import parse_config
 from pipesim.dataflow import consumers, local_inputs, producers
-from pipesim.ops import Kind
 from tests.strategies import WITH_BACKWARD, cases, positive_costs
 
 EARLY, EXCEPT_LAST = {"recompute": "early"}, {"recompute": "except_last"}

@@ -236,7 +236,7 @@ def test_a_sweep_as_a_page_on_the_command_line(capsys, tmp_path, config):
 
 
 def test_without_bokeh_the_command_says_what_to_install(capsys, tmp_path, config, monkeypatch):
-    monkeypatch.setattr("pipesim.io.files.find_spec", lambda name: None)
+    monkeypatch.setattr("pipesim.base.files.find_spec", lambda name: None)
     assert main(["sweep", str(config), "--html", str(tmp_path / "page.html")]) == 2
     captured = capsys.readouterr()
     assert "needs bokeh; pip install 'pipesim[html]'" in captured.err

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.checks import check_count
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 from pipesim.batch.bound import makespan_bounds
 from pipesim.batch.held import first_over_limit, peak_memory
 from pipesim.batch.tables import is_uniform, message_times, op_times, stage_costs
 from pipesim.batch.variants import CostVariants, bases, cost_fields
-from pipesim.checks import check_count
 from pipesim.components import COST_FIELDS
 from pipesim.engine.cost_index import cost_index
 from pipesim.engine.graph_cache import cached_graph
@@ -23,7 +24,6 @@ from pipesim.engine.workload import check_fit, meeting
 from pipesim.equal_stages import equalised
 from pipesim.lowering import lower
 from pipesim.memory_limit import check_memory_limit
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.run import check_eager_limit
 from pipesim.schedule import Schedule

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 from pipesim.batch.tables import device_tables, hop_tables, is_uniform, stage_costs
 from pipesim.lower_bound import makespan_bound
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 

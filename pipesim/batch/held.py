@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.batch.variants import bases
 from pipesim.components import SIZE_FIELDS
 from pipesim.engine.workload import check_fit

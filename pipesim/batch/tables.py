@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray, IntArray
 from pipesim.batch.variants import CostVariants
 from pipesim.components import COST_FIELDS, missing_cost
 from pipesim.dataflow import has_pairs, second_of_pair
 from pipesim.engine.workload import message_tables, messages_of, op_durations, with_overhead
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program
 from pipesim.schedule import Schedule

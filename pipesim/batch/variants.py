@@ -6,7 +6,7 @@ from typing import overload
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.components import COST_FIELDS
 from pipesim.pipeline import Pipeline
 

@@ -6,9 +6,9 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray
-from pipesim.checks import is_number, shown
-from pipesim.text_table import text_table
+from pipesim.base.checks import is_number, shown
+from pipesim.base.text import text_table
+from pipesim.base.types import FloatArray
 
 FITS = 0.02  # relative: step times are not measured more exactly than that
 

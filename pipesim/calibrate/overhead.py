@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray
+from pipesim.base.checks import check_amount
+from pipesim.base.text import count_text
+from pipesim.base.types import FloatArray
 from pipesim.batch import simulate_many
 from pipesim.calibrate.least_squares import (
     FITS,
@@ -20,12 +22,10 @@ from pipesim.calibrate.least_squares import (
     largest_error,
     not_negative,
 )
-from pipesim.checks import check_amount
 from pipesim.components import Link
 from pipesim.pipeline import Pipeline
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.schedule import Schedule
-from pipesim.text_table import count_text
 
 NUDGE = 1e-6  # of a step, by which the derivatives are taken: exact unless a kink is that near
 EXACT = 1e-22  # of squared relative errors: nothing is left to fit

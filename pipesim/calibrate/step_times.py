@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipesim.base.checks import check_count
 from pipesim.calibrate.least_squares import (
     FITS,
     checked_time,
@@ -12,7 +13,6 @@ from pipesim.calibrate.least_squares import (
     largest_error,
     not_negative,
 )
-from pipesim.checks import check_count
 
 _SLOWER_THAN_CALLS = (
     "no compute and overhead from 0 up fit: the step grows faster with m than the number of passes "

@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pipesim.base.errors import DeadlockError, MemoryLimitError, PipesimError
 from pipesim.cli.parser import build_parser
-from pipesim.errors import DeadlockError, MemoryLimitError, PipesimError
 
 BAD_INPUT, CANNOT_FINISH = 2, 3
 

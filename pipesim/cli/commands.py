@@ -5,6 +5,15 @@ import sys
 from argparse import Namespace
 from dataclasses import asdict
 
+from pipesim.base.files import (
+    GANTT_ENDINGS,
+    SCHEDULE_ENDING,
+    TABLE_ENDINGS,
+    VIEWER_ENDINGS,
+    has_ending,
+    is_schedule_file,
+)
+from pipesim.base.text import text_table
 from pipesim.cli.assignments import assignment
 from pipesim.cli.notes import chunk_note
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, tell, to_json, write_gantt
@@ -17,21 +26,12 @@ from pipesim.config import (
     simulate_config,
     simulate_step_config,
 )
-from pipesim.io.files import (
-    GANTT_ENDINGS,
-    SCHEDULE_ENDING,
-    TABLE_ENDINGS,
-    VIEWER_ENDINGS,
-    has_ending,
-    is_schedule_file,
-)
 from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report, sensitivity_text, step_text
 from pipesim.run import Run
 from pipesim.schedules import FAMILIES
 from pipesim.step import Step, without_end
 from pipesim.text_gantt import text_gantt
-from pipesim.text_table import text_table
 from pipesim.trace_file import write_trace
 
 

@@ -3,24 +3,24 @@
 from argparse import Namespace
 from pathlib import Path
 
+from pipesim.base.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
+from pipesim.base.files import GANTT_ENDINGS, is_schedule_file
+from pipesim.base.ops import Kind
+from pipesim.base.text import size_cells, size_unit, text_table
 from pipesim.cli.assignments import assignment
 from pipesim.cli.notes import shared_notes
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json, write_gantt
 from pipesim.config import override, parse_pipeline, run_options
 from pipesim.config.rules import OR_A_FILE, unknown
 from pipesim.config.training import training_of
-from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, ScheduleError
 from pipesim.io.config_file import Document, read_document
-from pipesim.io.files import GANTT_ENDINGS, is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES, Family
 from pipesim.step import simulate_slowest, simulate_step, without_end
-from pipesim.text_table import size_cells, size_unit, text_table
 
 
 def compare(arguments: Namespace) -> None:

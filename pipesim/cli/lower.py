@@ -2,6 +2,8 @@
 
 from argparse import Namespace
 
+from pipesim.base.errors import ConfigError, ScheduleError
+from pipesim.base.text import count_text
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import to_json
 from pipesim.config import read_config
@@ -9,9 +11,7 @@ from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.instruction_grid import NAMES, instruction_grid
 from pipesim.engine.workload import bind
-from pipesim.errors import ConfigError, ScheduleError
 from pipesim.lowering import lower as lower_schedule
-from pipesim.text_table import count_text
 
 
 def lower(arguments: Namespace) -> None:

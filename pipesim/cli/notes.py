@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
+from pipesim.base.text import span_text
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES
-from pipesim.text_table import span_text
 
 
 def chunk_note(schedule: Schedule) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pipesim.io.files import PAGE_ENDING, check_library, has_ending
+from pipesim.base.files import PAGE_ENDING, check_library, has_ending
 
 if TYPE_CHECKING:
     from pipesim.run import Run

@@ -11,13 +11,13 @@ from importlib.util import find_spec
 from traceback import extract_tb
 from typing import Any
 
-from pipesim.checks import check_count, check_size
+from pipesim.base.checks import check_count, check_size
+from pipesim.base.errors import ConfigError
+from pipesim.base.files import TABLE_ENDINGS
+from pipesim.base.text import size_text, text_table
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
-from pipesim.errors import ConfigError
-from pipesim.io.files import TABLE_ENDINGS
 from pipesim.io.layer_csv import write_layers
 from pipesim.layers import LayerProfile
-from pipesim.text_table import size_text, text_table
 
 EXAMPLE = "give a shape such as --input 8x128"
 

@@ -7,24 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipesim.base.errors import ConfigError
+from pipesim.base.ops import Kind
+from pipesim.base.text import count_text, size_cells, size_unit, span_text, text_table
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, to_json
 from pipesim.config import override, parse_pipeline, parse_schedule, pipeline_options, run_options
 from pipesim.config.modes import recomputing_layers
 from pipesim.config.training import held, training_of
-from pipesim.errors import ConfigError
 from pipesim.io.config_file import read_document
 from pipesim.io.layer_csv import read_layers
 from pipesim.layers import LayerProfile
 from pipesim.memory_limit import ops_over_limit
-from pipesim.ops import Kind
 from pipesim.partitioning import fair_split
 from pipesim.pipeline import Pipeline
 from pipesim.planning import refine_split
 from pipesim.planning.candidates import held_by_stage
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
-from pipesim.text_table import count_text, size_cells, size_unit, span_text, text_table
 from pipesim.training import Training
 
 OWN, SIMULATED = "config", "simulated"

@@ -4,15 +4,15 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from pipesim.base.files import FIGURE_ENDINGS, PAGE_ENDING, TABLE_ENDINGS
+from pipesim.base.text import count_text
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
 from pipesim.config.rules import unknown
-from pipesim.io.files import FIGURE_ENDINGS, PAGE_ENDING, TABLE_ENDINGS
 from pipesim.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
 from pipesim.sweep.imbalance import DRAW
 from pipesim.sweep.journal import journal_path
 from pipesim.sweep.rows import HEAD
-from pipesim.text_table import count_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,20 +16,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pipesim.base.errors import ConfigError, DeadlockError, MemoryLimitError, PipesimError
+from pipesim.base.files import is_schedule_file
+from pipesim.base.types import Progress
 from pipesim.batch_arithmetic import BatchSizes
 from pipesim.config.elements import spread_out
 from pipesim.config.modes import recomputing_layers, recomputing_pipeline, recomputing_split
 from pipesim.config.rules import SWEEP_MODES, contradictions, layer_stages, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.config.training import batch_of, held, training_of, with_batch
-from pipesim.errors import ConfigError, DeadlockError, MemoryLimitError, PipesimError
 from pipesim.io.config_file import Document, read_document, set_key
-from pipesim.io.files import is_schedule_file
 from pipesim.io.layer_csv import read_layers
 from pipesim.layers import LayerProfile
 from pipesim.partitioning import fair_split
 from pipesim.pipeline import Pipeline
-from pipesim.progress import Progress
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule

@@ -23,7 +23,7 @@ from zlib import crc32
 
 import numpy as np
 
-from pipesim.checks import is_number, shown
+from pipesim.base.checks import is_number, shown
 
 Faults: TypeAlias = list[tuple[str, str]]
 

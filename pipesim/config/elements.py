@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pipesim.checks import is_number
+from pipesim.base.checks import is_number
 from pipesim.io.config_file import Document
 from pipesim.recomputing import MODES
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from pipesim.errors import ConfigError
+from pipesim.base.errors import ConfigError
 from pipesim.layers import LayerProfile
 from pipesim.pipeline import Pipeline
 

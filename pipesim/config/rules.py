@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.checks import hint
+from pipesim.base.checks import hint
+from pipesim.base.files import is_schedule_file
 from pipesim.config.sections import RunSection, Sections, StagesSection
 from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
-from pipesim.io.files import is_schedule_file
 from pipesim.lowering import PROTOCOLS
 from pipesim.partitioning import WEIGHTS
 from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks

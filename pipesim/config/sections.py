@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipesim.checks import hint, shown
+from pipesim.base.checks import hint, shown
 from pipesim.config.values import (
     HOOKS,
     MISSING,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NewType
 
-from pipesim.checks import LEAST_RATE, MOST_BYTES, MOST_MS, is_number, shown
+from pipesim.base.checks import LEAST_RATE, MOST_BYTES, MOST_MS, is_number, shown
 from pipesim.config.axes import read_axis
 from pipesim.recomputing import MODES
 

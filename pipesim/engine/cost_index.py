@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray, Int32Array, IntArray
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.program import Program
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.base.ops import Kind, Op
+from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.engine.event_graph import DURATION, END, START, TRANSFER, EventGraph
 from pipesim.engine.workload import Workload
-from pipesim.ops import Kind, Op
 from pipesim.trace import KINDS, RESOURCES
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ as an event graph names what is waited for. Two times are as late if they differ
 import numpy as np
 from numba import njit
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.engine.event_graph import END
 
 

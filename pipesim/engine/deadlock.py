@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.arrays import BoolArray
-from pipesim.checks import check_amount, check_count
+from pipesim.base.checks import check_amount, check_count
+from pipesim.base.errors import DeadlockError, Standing
+from pipesim.base.ops import Kind
+from pipesim.base.text import count_text
+from pipesim.base.types import BoolArray
 from pipesim.dataflow import producers
 from pipesim.engine.event_graph import START, TRANSFER, EventGraph, event_graph
-from pipesim.errors import DeadlockError, Standing
-from pipesim.ops import Kind
 from pipesim.program import Program
 from pipesim.program_text import COMPUTE, SEND
-from pipesim.text_table import count_text
 
 SHOWN = 16  # ranks in the message
 BEFORE, BEHIND = 4, 3  # instructions shown around the stuck ones

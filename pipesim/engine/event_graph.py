@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
+from pipesim.base.types import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
 from pipesim.dataflow import local_inputs, producers
 from pipesim.program import Program
 from pipesim.program_text import COMPUTE, SEND

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from pipesim.arrays import BoolArray
+from pipesim.base.types import BoolArray
 from pipesim.engine.event_graph import EventGraph, event_graph
 from pipesim.program import Program
 

@@ -6,7 +6,7 @@ Plain loops over arrays, compiled by numba when they are first called and cached
 import numpy as np
 from numba import njit
 
-from pipesim.arrays import BoolArray, Int8Array, Int32Array, IntArray
+from pipesim.base.types import BoolArray, Int8Array, Int32Array, IntArray
 from pipesim.engine.event_graph import DURATION, END, MIDDLE, NO_COST, START, TRANSFER
 from pipesim.program_text import COMPUTE, SEND
 

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipesim.arrays import IntArray
+from pipesim.base.ops import Kind
+from pipesim.base.text import text_table
+from pipesim.base.types import IntArray
 from pipesim.engine.event_graph import EventGraph
-from pipesim.ops import Kind
 from pipesim.program import Program
-from pipesim.text_table import text_table
 
 DEEPSPEED_NAMES = {
     Kind.F: "ForwardPass",

@@ -14,7 +14,7 @@ graph in the same association; adding 0 and taking the maximum with 0 change no 
 import numpy as np
 from numba import njit
 
-from pipesim.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
+from pipesim.base.types import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
 from pipesim.engine.event_graph import DURATION, MIDDLE, START, TRANSFER
 
 

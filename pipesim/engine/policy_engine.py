@@ -12,12 +12,12 @@ import numpy as np
 import simpy
 from simpy.events import EventPriority
 
+from pipesim.base.errors import DeadlockError, ScheduleError
+from pipesim.base.ops import Kind
 from pipesim.dataflow import closes
 from pipesim.engine.channels import Handover, Wire
 from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import bind
-from pipesim.errors import DeadlockError, ScheduleError
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.program import Program, bare_program
 from pipesim.schedule import Schedule

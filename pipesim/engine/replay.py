@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, Int32Array
+from pipesim.base.types import FloatArray, Int32Array, Progress
 from pipesim.engine.cost_index import CostIndex
 from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import EventGraph
@@ -20,7 +20,6 @@ from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.workload import Workload
 from pipesim.program import Program
 from pipesim.program_text import COMPUTE
-from pipesim.progress import Progress
 from pipesim.trace import Spans
 
 BLOCK = 64  # cost sets that go through a plan together

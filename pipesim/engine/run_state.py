@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipesim.base.types import Progress
 from pipesim.engine.workload import Workload
 from pipesim.program import Program
-from pipesim.progress import Progress
 from pipesim.trace import Spans
 
 if TYPE_CHECKING:

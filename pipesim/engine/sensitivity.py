@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, Int32Array, IntArray
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.components import COST_FIELDS
 from pipesim.engine.criticality import Criticality, critical_edges
 from pipesim.engine.event_graph import TRANSFER
 from pipesim.engine.workload import Workload
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 

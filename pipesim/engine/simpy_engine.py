@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import simpy
 
+from pipesim.base.types import Progress
 from pipesim.engine.channels import Exchange, Handover, Mailbox, MeetingWire, Queue, Wire
 from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import event_graph
@@ -28,7 +29,6 @@ from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import Workload
 from pipesim.program import Program
 from pipesim.program_text import RECV, SEND
-from pipesim.progress import Progress
 from pipesim.trace import Spans
 
 REPORT_EVERY = 1024  # steps of a rank between two calls of the progress hook

@@ -8,7 +8,7 @@ any other engine that takes the same ones.
 import numpy as np
 from numba import njit
 
-from pipesim.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
 
 
 @njit(cache=True)

@@ -23,8 +23,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.errors import ConfigError
-from pipesim.io.files import replacing
+from pipesim.base.errors import ConfigError
+from pipesim.base.files import replacing
 from pipesim.io.viewer_trace import NS_A_MS, NUMBERS, Slice, ViewerTrace
 from pipesim.trace import COLUMNS, KINDS, RESOURCES, category
 

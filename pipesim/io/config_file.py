@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from pipesim.errors import ConfigError
+from pipesim.base.errors import ConfigError
 
 Document = dict[str, Any]
 

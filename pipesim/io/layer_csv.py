@@ -4,8 +4,8 @@ import csv
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from pipesim.errors import ConfigError
-from pipesim.io.files import replacing
+from pipesim.base.errors import ConfigError
+from pipesim.base.files import replacing
 from pipesim.layer_table import ALIASES, AMOUNTS, SIZES
 from pipesim.layers import LayerProfile
 

@@ -12,7 +12,7 @@ from itertools import count
 from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipesim.io.files import check_library, replacing
+from pipesim.base.files import check_library, replacing
 from pipesim.io.viewer_trace import NUMBERS, Slice, ViewerTrace
 from pipesim.trace import KINDS, RESOURCES
 

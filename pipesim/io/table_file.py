@@ -4,7 +4,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesim.io.files import TABLE_ENDINGS, check_library, replacing
+from pipesim.base.files import TABLE_ENDINGS, check_library, replacing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import IntArray
-from pipesim.checks import shown
-from pipesim.ops import Kind
+from pipesim.base.checks import shown
+from pipesim.base.ops import Kind
+from pipesim.base.types import IntArray
 from pipesim.schedule_file import Fault
 
 WHOLE = len(Kind)  # BW, the whole backward in files of PyTorch 2.5

@@ -5,9 +5,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import Int32Array, IntArray
+from pipesim.base.ops import Kind
+from pipesim.base.types import Int32Array, IntArray
 from pipesim.io.torch_table import NOUNS, Table
-from pipesim.ops import Kind
 from pipesim.schedule_file import Fault
 
 # The numbers of some actions (or what else a fault is about), and the fault of each.

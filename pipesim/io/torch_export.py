@@ -11,9 +11,9 @@ from os import PathLike
 
 import numpy as np
 
-from pipesim.errors import ScheduleError
-from pipesim.io.files import replacing
-from pipesim.ops import Kind
+from pipesim.base.errors import ScheduleError
+from pipesim.base.files import replacing
+from pipesim.base.ops import Kind
 from pipesim.schedule import Schedule
 
 

@@ -9,10 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import Int8Array, Int32Array, IntArray
+from pipesim.base.ops import COMPUTE_KINDS
+from pipesim.base.types import Int8Array, Int32Array, IntArray
 from pipesim.io.torch_checks import Finding
 from pipesim.io.torch_table import Table
-from pipesim.ops import COMPUTE_KINDS
 from pipesim.placement import Placement, named_placement
 from pipesim.schedule_file import Fault
 

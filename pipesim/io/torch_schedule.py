@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from pipesim.actions import Actions
-from pipesim.arrays import Int8Array
-from pipesim.errors import ConfigError, ScheduleError
+from pipesim.base.errors import ConfigError, ScheduleError
+from pipesim.base.types import Int8Array
 from pipesim.io.torch_cells import Cells
 from pipesim.io.torch_checks import Finding, check_numbers, check_ops, check_rows
 from pipesim.io.torch_placement import find_placement

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipesim.arrays import Int32Array
+from pipesim.base.ops import Kind
+from pipesim.base.types import Int32Array
 from pipesim.io.torch_checks import Finding
 from pipesim.io.torch_table import Table
-from pipesim.ops import Kind
 from pipesim.schedule_file import Fault
 
 TRANSFERS = (Kind.SEND_F, Kind.SEND_B, Kind.RECV_F, Kind.RECV_B)

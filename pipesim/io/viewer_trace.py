@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, Int32Array, IntArray
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.io.viewer_tracks import Track, tracks_of
-from pipesim.ops import Kind
 from pipesim.trace import KINDS, RESOURCES
 
 if TYPE_CHECKING:

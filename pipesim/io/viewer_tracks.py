@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipesim.arrays import Int32Array, IntArray
+from pipesim.base.types import Int32Array, IntArray
 from pipesim.trace import RESOURCES
 
 LINK = RESOURCES.index("link")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.checks import check_amount, check_count
+from pipesim.base.checks import check_amount, check_count
 from pipesim.layers import LayerProfile
 from pipesim.partitioning.device_order import device_order
 from pipesim.partitioning.fair import fair_split

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.components import Device
 from pipesim.layers import LayerProfile
 from pipesim.partitioning.fair import nothing_fits, solve

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.base.types import FloatArray, IntArray
 from pipesim.components import Device
 from pipesim.layers import LayerProfile
 from pipesim.partitioning.loads import Problem, make_problem

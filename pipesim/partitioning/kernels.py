@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.base.types import FloatArray, IntArray
 
 
 @njit(cache=True)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, IntArray
-from pipesim.checks import check_amount, hint
+from pipesim.base.checks import check_amount, hint
+from pipesim.base.types import FloatArray, IntArray
 from pipesim.components import Device
 from pipesim.layers import LayerProfile
 from pipesim.partitioning.min_max import Loads

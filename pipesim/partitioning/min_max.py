@@ -20,7 +20,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.base.types import FloatArray, IntArray
 
 SLACK = 1e-12  # relative; differences of running sums round differently
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import IntArray
+from pipesim.base.types import IntArray
 from pipesim.batch import CostVariants, cost_fields
 from pipesim.layers import LayerProfile
 from pipesim.memory import peak_memory_bytes

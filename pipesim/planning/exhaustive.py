@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pipesim.base.types import Progress
 from pipesim.layers import LayerProfile
 from pipesim.lower_bound import makespan_bound
 from pipesim.partitioning import fair_split
@@ -12,7 +13,6 @@ from pipesim.partitioning.loads import check_enough
 from pipesim.partitioning.min_max import compositions
 from pipesim.pipeline import Pipeline
 from pipesim.planning.candidates import TIE, BestSplit, held_by_stage, over_memory, split_pipeline
-from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
 from pipesim.training import Training

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray, Progress
 from pipesim.batch import makespans
 from pipesim.layers import LayerProfile
 from pipesim.partitioning import fair_split
@@ -20,7 +20,6 @@ from pipesim.planning.candidates import (
     split_pipeline,
     split_pipelines,
 )
-from pipesim.progress import Progress
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
 from pipesim.training import Training

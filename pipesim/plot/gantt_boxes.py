@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 
 
 def corners(start: FloatArray, end: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
-from pipesim.arrays import FloatArray
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 from pipesim.plot.gantt_boxes import corners
 from pipesim.plot.gantt_labels import idle_shares, label_bars, points_per_ms, row_font
 from pipesim.plot.gantt_legend import LIMIT_LINES, draw_legend, draw_sources, limits_of

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.plot.style import LABEL_COLOURS
 from pipesim.run import Run
 

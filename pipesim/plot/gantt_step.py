@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from pipesim.arrays import BoolArray, FloatArray, IntArray
+from pipesim.base.text import count_text, ms_text
+from pipesim.base.types import BoolArray, FloatArray, IntArray
 from pipesim.plot.gantt_boxes import corners
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR
 from pipesim.plot.titles import bubble_text, run_head
 from pipesim.step import Step
-from pipesim.text_table import count_text, ms_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.plot.bubble_curve import WORDS
 from pipesim.plot.style import new_axes
 from pipesim.plot.titles import sweep_head

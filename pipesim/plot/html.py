@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.io.files import PAGE_ENDING, check_library, has_ending, replacing
+from pipesim.base.files import PAGE_ENDING, check_library, has_ending, replacing
 from pipesim.plot.gantt_chart import run_titles, runs_of
 from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
 from pipesim.plot.html_data import Picture, picture_of

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import FloatArray, Int32Array
+from pipesim.base.types import FloatArray, Int32Array
 from pipesim.engine.criticality import critical_path
 from pipesim.engine.event_graph import DURATION
 from pipesim.plot.gantt_chart import BAR, faces, lanes

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pipesim.arrays import FloatArray, IntArray
+from pipesim.base.text import plural, size_text
+from pipesim.base.types import FloatArray, IntArray
 from pipesim.memory import flight_noun, in_flight_of_ranks
 from pipesim.run import Run
-from pipesim.text_table import plural, size_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from bokeh.models import Arrow, ColumnDataSource, CustomJSHover, HoverTool, LegendItem, VeeHead
 from bokeh.plotting import figure
 
+from pipesim.base.text import ms_text
 from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND
 from pipesim.plot.html_data import Columns
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR, IDLE_STYLES
-from pipesim.text_table import ms_text
 
 if TYPE_CHECKING:
     from bokeh.models import GlyphRenderer

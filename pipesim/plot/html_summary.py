@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from html import escape
 
+from pipesim.base.text import count_text, ms_text, size_text
 from pipesim.memory import flight_noun
 from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND, closed_form_makespan
 from pipesim.run import Run
 from pipesim.step import Step
-from pipesim.text_table import count_text, ms_text, size_text
 
 ABSENT = "–"
 STYLE = "border-collapse: collapse; font: 12px sans-serif; font-variant-numeric: tabular-nums"

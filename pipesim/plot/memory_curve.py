@@ -3,11 +3,11 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from pipesim.checks import hint
+from pipesim.base.checks import hint
+from pipesim.base.text import size_text
 from pipesim.plot.style import KIND_COLOURS, new_axes
 from pipesim.plot.titles import run_head
 from pipesim.run import Run
-from pipesim.text_table import size_text
 
 UNITS = {"microbatches": "in_flight", "bytes": "stash_bytes"}
 

@@ -8,10 +8,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation
 
+from pipesim.base.text import size_text
 from pipesim.plot.style import MEMORY_STYLES, new_axes
 from pipesim.plot.titles import run_head
 from pipesim.run import Run
-from pipesim.text_table import size_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from pipesim.io.files import FIGURE_ENDINGS, replacing
+from pipesim.base.files import FIGURE_ENDINGS, replacing
 
 KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#b5561f", "W": "#c9a227", "R": "#4a9a8a"}
 LAST_CHUNK = {"F": 0.86, "B": 0.65, "I": 0.86, "W": 0.86, "R": 0.92}  # how light, the first: 1

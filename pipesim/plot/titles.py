@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from pipesim.base.text import ms_text
 from pipesim.run import Run
-from pipesim.text_table import ms_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.ops import COMPUTE_KINDS
+from pipesim.base.ops import COMPUTE_KINDS
+from pipesim.base.text import count_text
 from pipesim.plot.gantt_chart import run_title
 from pipesim.plot.html_data import Columns, Picture, picture_of
 from pipesim.plot.html_window import Window
 from pipesim.plot.style import IDLE_STYLES
 from pipesim.run import Run
-from pipesim.text_table import count_text
 
 if TYPE_CHECKING:
     import pandas as pd

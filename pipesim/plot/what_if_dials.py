@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.arrays import IntArray
+from pipesim.base.types import IntArray
 
 if TYPE_CHECKING:
     import pandas as pd

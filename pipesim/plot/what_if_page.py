@@ -22,7 +22,7 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from pipesim.arrays import IntArray
+from pipesim.base.types import IntArray
 from pipesim.plot.html import MARGIN, how_to, microbatch_picker
 from pipesim.plot.html_chart import draw_chart
 from pipesim.plot.html_summary import ABSENT

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from pipesim.arrays import BoolArray, FloatArray, IntArray
+from pipesim.base.ops import COMPUTE_KINDS, Kind
+from pipesim.base.types import BoolArray, FloatArray, IntArray
 from pipesim.dataflow import closes, op_numbers
-from pipesim.ops import COMPUTE_KINDS, Kind
 from pipesim.runtime.clock import clock_of
 from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
 from pipesim.runtime.random_state import RandomState

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipesim.progress import Progress
+from pipesim.base.types import Progress
 from pipesim.runtime.activations import copied, cut_off, needing_grad
 from pipesim.runtime.clock import Clock, clock_of
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cattrs
 
-from pipesim.errors import ConfigError
+from pipesim.base.errors import ConfigError
 from pipesim.runtime.layer_tensors import tensor_key
 
 MANIFEST = "manifest.json"

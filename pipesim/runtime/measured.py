@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 

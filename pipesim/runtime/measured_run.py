@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.runtime.execution import Measured
 from pipesim.schedule import Schedule

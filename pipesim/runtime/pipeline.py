@@ -64,9 +64,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipesim.checks import check_count
-from pipesim.errors import ScheduleError
-from pipesim.io.files import is_schedule_file
+from pipesim.base.checks import check_count
+from pipesim.base.errors import ScheduleError
+from pipesim.base.files import is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.pipeline import Pipeline as SimulatedPipeline
 from pipesim.placement import Placement

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NoReturn
 
-from pipesim.checks import check_count, is_number, shown
-from pipesim.errors import PipesimError
+from pipesim.base.checks import check_count, is_number, shown
+from pipesim.base.errors import PipesimError
 from pipesim.runtime.measured import MeasuredStep, measured_step
 from pipesim.runtime.rank_jobs import pickled_jobs
 from pipesim.runtime.torch_steps import RealStep

@@ -25,9 +25,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from pipesim.checks import check_count, check_size
+from pipesim.base.checks import check_count, check_size
+from pipesim.base.types import Progress
 from pipesim.layers import LayerProfile
-from pipesim.progress import Progress
 from pipesim.runtime.activations import fresh, needing_grad, shape_text, tensors_of
 from pipesim.runtime.layer_counts import counted_columns, layer_text
 from pipesim.runtime.layer_times import timed_passes

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from pipesim.errors import ConfigError
+from pipesim.base.errors import ConfigError
 from pipesim.runtime.layer_tensors import (
     dtype_name,
     first_alike,

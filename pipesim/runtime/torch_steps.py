@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipesim.checks import check_count
+from pipesim.base.checks import check_count
+from pipesim.base.errors import ScheduleError
+from pipesim.base.files import is_schedule_file
 from pipesim.engine.deadlock import check_deadlock
-from pipesim.errors import ScheduleError
-from pipesim.io.files import is_schedule_file
 from pipesim.io.torch_export import export_notes
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.lowering import lower

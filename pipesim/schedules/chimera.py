@@ -13,7 +13,7 @@ p F + (p/2-1) B, of which at most p forwards are work, and after its last backwa
 follow. (With more memory 3m+3(p/2-1) can be reached at B = 2F.)
 """
 
-from pipesim.ops import Kind, Op
+from pipesim.base.ops import Kind, Op
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.list_scheduling import (

@@ -23,8 +23,8 @@ Source: DeepSeek-V3 Technical Report, 2024, and its published implementation, Du
 from collections import deque
 from collections.abc import Iterator
 
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import check_even, columns, each_rank

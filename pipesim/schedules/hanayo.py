@@ -15,7 +15,7 @@ neither idle / total nor idle / ideal of any order: both would need a shorter st
 from collections.abc import Callable
 from typing import Any
 
-from pipesim.ops import Kind, Op
+from pipesim.base.ops import Kind, Op
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.list_scheduling import (

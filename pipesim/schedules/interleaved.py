@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.checks import check_count
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.base.checks import check_count
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import Pass, each_rank, one_forward_one_backward, weave

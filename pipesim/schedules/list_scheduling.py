@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from pipesim.ops import Kind, Op
+from pipesim.base.ops import Kind, Op
 
 Outcome: TypeAlias = tuple[int, list[list[Op]]]  # makespan in slots, and the order of every rank
 HALVES = {Kind.F: 1, Kind.B: 2}  # orders are made for B = 2F; they are legal for any costs

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pipesim.checks import check_count
-from pipesim.ops import Kind, Op
+from pipesim.base.checks import check_count
+from pipesim.base.ops import Kind, Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.arrays import IntArray
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
+from pipesim.base.types import IntArray
 from pipesim.placement import Placement
 from pipesim.schedule import RankOps
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.checks import check_count, hint
-from pipesim.errors import ScheduleError
+from pipesim.base.checks import check_count, hint
+from pipesim.base.errors import ScheduleError
+from pipesim.base.text import count_text
 from pipesim.pipeline import Pipeline
 from pipesim.placement import PLACEMENTS, Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.families import FAMILIES, Family
-from pipesim.text_table import count_text
 
 MOST_KEPT = 2_000_000  # ops of all schedules that are kept for the next call
 MOST_FORWARDS = 50_000_000  # forwards, with one op or two more each

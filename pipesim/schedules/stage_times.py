@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 from pipesim.components import missing_cost
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.placement import Placement
 

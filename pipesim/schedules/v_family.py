@@ -11,9 +11,9 @@ other, so that the V evens memory out. Source: Qi et al., Pipeline Parallelism w
 Memory, 2024; the rules of the search, for any costs, are in `v_search.py`.
 """
 
-from pipesim.checks import check_count
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.base.checks import check_count
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
 from pipesim.pipeline import Pipeline
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule

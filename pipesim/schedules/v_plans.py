@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import IntArray
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
+from pipesim.base.types import IntArray
 from pipesim.schedules.zb_v import zb_v_turns
 
 F0, F1, I1, I0, W = range(5)

@@ -13,7 +13,7 @@ from itertools import count, product
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.schedules.v_plans import (
     F0,
     F1,

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
-from pipesim.checks import is_number
-from pipesim.errors import ScheduleError
-from pipesim.ops import Kind
+from pipesim.base.checks import is_number
+from pipesim.base.errors import ScheduleError
+from pipesim.base.ops import Kind
+from pipesim.base.types import FloatArray
 from pipesim.pipeline import Pipeline
 from pipesim.placement import Placement
 from pipesim.schedule import Schedule

@@ -13,7 +13,7 @@ PyTorch's ScheduleZBVZeroBubble.
 from collections import Counter
 from collections.abc import Iterator
 
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import columns, each_rank

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipesim.ops import Kind
+from pipesim.base.ops import Kind
 from pipesim.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import each_rank, single_stage, weave

@@ -11,7 +11,7 @@ from itertools import product
 from math import inf
 from typing import NamedTuple
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 
 Orders = list[list[tuple[str, int]]]
 Score = tuple[float, float, float]

@@ -7,9 +7,9 @@ from contextlib import closing
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from pipesim.errors import ConfigError
+from pipesim.base.errors import ConfigError
+from pipesim.base.types import Progress
 from pipesim.io.table_file import check_table_file, write_table
-from pipesim.progress import Progress
 from pipesim.sweep.backends import check_backend, run_blocks
 from pipesim.sweep.journal import add_rows, journal_path, open_journal
 from pipesim.sweep.rows import ERROR, NUMBERS, Row, blocks, make_table

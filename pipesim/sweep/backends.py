@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
-from pipesim.checks import hint
+from pipesim.base.checks import hint
 from pipesim.sweep.rows import Row, block_rows
 from pipesim.sweep.study import Point, Study
 

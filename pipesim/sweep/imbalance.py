@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.types import FloatArray
 from pipesim.components import COST_FIELDS
 from pipesim.config.axes import Imbalance
 from pipesim.pipeline import Pipeline

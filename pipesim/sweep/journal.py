@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-from pipesim.errors import ConfigError
+from pipesim.base.errors import ConfigError
 from pipesim.sweep.rows import RESULTS, Row
 
 VERSION = 1

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.checks import MOST_MS
+from pipesim.base.errors import PipesimError
+from pipesim.base.types import FloatArray
 from pipesim.batch import CostVariants, cost_fields
-from pipesim.checks import MOST_MS
 from pipesim.config import Config, parse_pipeline, parse_schedule
 from pipesim.config.axes import IMBALANCE
 from pipesim.config.sections import Sections
-from pipesim.errors import PipesimError
 from pipesim.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.sweep.imbalance import scaled, stage_factors, stage_work

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from pipesim.arrays import FloatArray
+from pipesim.base.errors import ConfigError
+from pipesim.base.types import FloatArray
 from pipesim.batch import METRICS, CostVariants, simulate_many
 from pipesim.config import run_options
-from pipesim.errors import ConfigError
 from pipesim.pipeline import Pipeline
 from pipesim.step import simulate_step, without_end
 from pipesim.sweep.points import FAULTS, Batch, Reader, structural

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import Any
 
+from pipesim.base.types import Progress
 from pipesim.config import simulate_config
-from pipesim.progress import Progress
 from pipesim.run import Run
 from pipesim.sweep.points import FAULTS, Reader
 from pipesim.sweep.study import read_study

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pipesim
+from pipesim.base.errors import ConfigError
+from pipesim.base.files import is_schedule_file
 from pipesim.config import override, parse_sweep
 from pipesim.config.axes import IMBALANCE, Axis, Imbalance
 from pipesim.config.rules import unknown_schedule
 from pipesim.config.sections import Sections, structure
-from pipesim.errors import ConfigError
 from pipesim.io.config_file import Document, read_document
-from pipesim.io.files import is_schedule_file
 
 Point: TypeAlias = tuple[Any, ...]  # one value for each of a study's keys
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
 from torch import nn  # noqa: E402
 
 import pipesim as ps  # noqa: E402
-from pipesim.ops import Kind  # noqa: E402
+from pipesim.base.ops import Kind  # noqa: E402
 from pipesim.runtime import Pipeline, profile_layers, split_model  # noqa: E402
 from pipesim.runtime.held_bytes import HeldBytes  # noqa: E402
 from pipesim.runtime.split_backward import places_of_use  # noqa: E402

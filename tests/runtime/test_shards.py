@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
 from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import nn  # noqa: E402
 
-from pipesim.errors import ConfigError  # noqa: E402
+from pipesim.base.errors import ConfigError  # noqa: E402
 from pipesim.runtime import PipelineStage, load_stages, save_stages, split_model  # noqa: E402
 from pipesim.runtime.manifest import MANIFEST, file_sha256, read_manifest  # noqa: E402
 

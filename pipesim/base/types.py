@@ -1,5 +1,6 @@
-"""Names for the array types that the signatures use."""
+"""Names for the types that many signatures use: arrays, and hooks that report progress."""
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -10,3 +11,6 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int8Array: TypeAlias = npt.NDArray[np.int8]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+# How long work reports: a function of what is done so far and what there is in all.
+Progress: TypeAlias = Callable[[int, int], None]

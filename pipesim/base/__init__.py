@@ -1,0 +1,1 @@
+"""Words, checks, texts and safe files: what knows nothing of pipelines."""
