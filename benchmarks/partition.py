@@ -15,9 +15,10 @@ from engine import processor, seconds
 
 import pipesim as ps
 from pipesim.base.text import text_table
-from pipesim.components import Device
-from pipesim.partitioning import device_order, fair_split
-from pipesim.placement import linear_placement
+from pipesim.pipeline.components import Device
+from pipesim.pipeline.partition import device_order
+from pipesim.pipeline.partition.partition import fair_split
+from pipesim.pipeline.placement import linear_placement
 
 RESULTS = Path(__file__).parent / "partition.md"
 LAYERS, DEVICES, MICROBATCHES = 1000, 64, 128

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     )
     from pipesim.base.ops import Kind, Op, parse_op
     from pipesim.batch import CostVariants, simulate_many
-    from pipesim.batch_arithmetic import BatchSizes, batch_sizes
     from pipesim.calibrate import (
         MeasuredRun,
         OverheadFit,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
         fit_overhead,
         fit_step_times,
     )
-    from pipesim.components import Device, Link, Stage
     from pipesim.config import read_config, simulate_config, simulate_step_config
     from pipesim.engine.deadlock import check_deadlock
     from pipesim.explain import ladder
@@ -39,11 +37,14 @@ if TYPE_CHECKING:
     from pipesim.io.layer_csv import read_layers, write_layers
     from pipesim.io.torch_export import write_schedule
     from pipesim.io.torch_schedule import read_schedule
-    from pipesim.layers import LayerProfile
     from pipesim.lowering import lower
-    from pipesim.partitioning import min_max_split, partition
-    from pipesim.pipeline import Pipeline
-    from pipesim.placement import (
+    from pipesim.pipeline.batch_sizes import BatchSizes, batch_sizes
+    from pipesim.pipeline.components import Device, Stage
+    from pipesim.pipeline.layers import LayerProfile
+    from pipesim.pipeline.links import Link
+    from pipesim.pipeline.partition.partition import min_max_split, partition
+    from pipesim.pipeline.pipeline import Pipeline
+    from pipesim.pipeline.placement import (
         Placement,
         bidirectional_placement,
         linear_placement,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
         v_placement,
         wave_placement,
     )
+    from pipesim.pipeline.training import Training
+    from pipesim.pipeline.transformer import Transformer
     from pipesim.planning import BestSplit, best_split, refine_split
     from pipesim.program import Program
     from pipesim.run import Run, simulate
@@ -66,43 +69,41 @@ if TYPE_CHECKING:
     from pipesim.step import Step, simulate_step
     from pipesim.sweep import sweep_config, sweep_runs
     from pipesim.trace_file import write_trace
-    from pipesim.training import Training
-    from pipesim.transformer import Transformer
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BatchSizes": "batch_arithmetic",
+    "BatchSizes": "pipeline.batch_sizes",
     "BestSplit": "planning",
     "ConfigError": "base.errors",
     "CostVariants": "batch",
     "DeadlockError": "base.errors",
-    "Device": "components",
+    "Device": "pipeline.components",
     "Kind": "base.ops",
-    "LayerProfile": "layers",
-    "Link": "components",
+    "LayerProfile": "pipeline.layers",
+    "Link": "pipeline.links",
     "MeasuredRun": "calibrate",
     "MemoryLimitError": "base.errors",
     "Op": "base.ops",
-    "Pipeline": "pipeline",
+    "Pipeline": "pipeline.pipeline",
     "OverheadFit": "calibrate",
     "PipesimError": "base.errors",
-    "Placement": "placement",
+    "Placement": "pipeline.placement",
     "Program": "program",
     "Policy": "schedules.policies",
     "Run": "run",
     "Schedule": "schedule",
     "ScheduleError": "base.errors",
-    "Stage": "components",
+    "Stage": "pipeline.components",
     "Step": "step",
     "StepTimeFit": "calibrate",
-    "Training": "training",
-    "Transformer": "transformer",
+    "Training": "pipeline.training",
+    "Transformer": "pipeline.transformer",
     "UnsupportedByEngine": "base.errors",
     "backward_first": "schedules.policies",
-    "batch_sizes": "batch_arithmetic",
+    "batch_sizes": "pipeline.batch_sizes",
     "best_split": "planning",
-    "bidirectional_placement": "placement",
+    "bidirectional_placement": "pipeline.placement",
     "bubble_formula": "slot_table",
     "bubble_fraction": "slot_table",
     "check_deadlock": "engine.deadlock",
@@ -111,13 +112,13 @@ _HOMES = {
     "fit_step_times": "calibrate",
     "gpipe_forward_schedule": "slot_table",
     "ladder": "explain",
-    "linear_placement": "placement",
-    "looped_placement": "placement",
+    "linear_placement": "pipeline.placement",
+    "looped_placement": "pipeline.placement",
     "lower": "lowering",
-    "min_max_split": "partitioning",
+    "min_max_split": "pipeline.partition.partition",
     "oldest_first": "schedules.policies",
     "parse_op": "base.ops",
-    "partition": "partitioning",
+    "partition": "pipeline.partition.partition",
     "read_chrome_trace": "io.chrome_trace",
     "read_config": "config",
     "read_layers": "io.layer_csv",
@@ -131,8 +132,8 @@ _HOMES = {
     "simulate_step": "step",
     "sweep_config": "sweep",
     "sweep_runs": "sweep",
-    "v_placement": "placement",
-    "wave_placement": "placement",
+    "v_placement": "pipeline.placement",
+    "wave_placement": "pipeline.placement",
     "write_layers": "io.layer_csv",
     "write_schedule": "io.torch_export",
     "write_trace": "trace_file",

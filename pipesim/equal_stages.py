@@ -6,7 +6,7 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedule import Schedule
 
 

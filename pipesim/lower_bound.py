@@ -12,7 +12,7 @@ from pipesim.engine.workload import (
     message_tables,
     pair_durations,
 )
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedule import Schedule
 
 

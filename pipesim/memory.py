@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.base.types import IntArray
 from pipesim.dataflow import closes, op_numbers, opens, peak_by_rank, second_of_pair
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.trace import Spans
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Op, parse_op
-from pipesim.placement import Placement, named_placement
+from pipesim.pipeline.placement import Placement, named_placement
 
 Item = tuple[Op, int]  # an op, and the number of its overlapped pair on the rank, or -1
 

@@ -9,9 +9,9 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.text import count_text, plural, size_cells, size_text, size_unit, text_table
 from pipesim.base.types import Progress
-from pipesim.batch_arithmetic import BatchSizes
 from pipesim.explain import first_largest, ladder
 from pipesim.memory import RankState, flight_noun, state_by_rank
+from pipesim.pipeline.batch_sizes import BatchSizes
 from pipesim.run import Run
 from pipesim.step import Step
 

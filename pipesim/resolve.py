@@ -9,7 +9,7 @@ from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
 from pipesim.engine.policy_engine import run_policy
 from pipesim.io.torch_schedule import read_schedule
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.schedules import build_schedule, check_options, schedule_names
 from pipesim.schedules.policies import Policy

@@ -32,7 +32,7 @@ from pipesim.memory import (
 )
 from pipesim.memory_limit import check_memory_limit
 from pipesim.metrics import IDLE_CAUSES, IdleSpans, RankTimes, idle_spans, rank_times
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.program import Program
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.schedule import Schedule

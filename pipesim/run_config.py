@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage
-from pipesim.pipeline import Pipeline
-from pipesim.placement import PLACEMENTS
+from pipesim.pipeline.components import COST_FIELDS, SIZE_FIELDS, Device, Stage
+from pipesim.pipeline.links import Link
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.placement import PLACEMENTS
 from pipesim.run import Run
 from pipesim.schedules import FAMILIES
 

@@ -22,12 +22,12 @@ from pipesim.base.text import count_text
 from pipesim.base.types import Int8Array, Int32Array, IntArray
 from pipesim.dataflow import closes, opens, peak_by_rank, peak_by_stage
 from pipesim.order_text import implied_placement, order_columns, parse_order
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule_checks import check_schedule
 from pipesim.text_grid import text_grid
 
 if TYPE_CHECKING:
-    from pipesim.pipeline import Pipeline
+    from pipesim.pipeline.pipeline import Pipeline
 
 Column: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]]
 # The ops of a rank: stages, kinds, micro-batches; then slices and pairs where there are any.

@@ -12,13 +12,13 @@ import numpy as np
 
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.training import Training
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.step_end import StepEnd, end_costs, last_backwards, ranks_through, step_end
 from pipesim.step_table import end_columns, step_trace
-from pipesim.training import Training
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.base.types import FloatArray
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.run import Run
 from pipesim.step_end import StepEnd
 from pipesim.trace import COLUMNS, KINDS, RESOURCES, category

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.partitioning.min_max import compositions
+from pipesim.pipeline.partition.min_max import compositions
 
 CSV = """layer,kind,F_ms,B_input_ms,W_ms,act_bytes,out_bytes,param_bytes
 0,embedding,0.2,0.0,0.4,0,16777216,262144000

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.components import Device
-from pipesim.partitioning import device_order, fair_split
-from pipesim.partitioning.device_order import _swapped
-from pipesim.partitioning.loads import make_problem, stage_loads
-from pipesim.partitioning.min_max import compositions, moves
-from pipesim.placement import linear_placement, looped_placement, v_placement
+from pipesim.pipeline.components import Device
+from pipesim.pipeline.partition import device_order
+from pipesim.pipeline.partition.device_order import _swapped
+from pipesim.pipeline.partition.loads import make_problem, stage_loads
+from pipesim.pipeline.partition.min_max import compositions, moves
+from pipesim.pipeline.partition.partition import fair_split
+from pipesim.pipeline.placement import linear_placement, looped_placement, v_placement
 
 amounts = st.integers(0, 12)
 

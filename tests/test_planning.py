@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.batch import makespans
-from pipesim.partitioning.min_max import compositions
+from pipesim.pipeline.partition.min_max import compositions
 from pipesim.planning.candidates import split_pipelines
 
 

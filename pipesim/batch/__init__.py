@@ -15,8 +15,6 @@ from pipesim.base.types import FloatArray
 from pipesim.batch.bound import makespan_bounds
 from pipesim.batch.held import first_over_limit, peak_memory
 from pipesim.batch.tables import is_uniform, message_times, op_times, stage_costs
-from pipesim.batch.variants import CostVariants, bases, cost_fields
-from pipesim.components import COST_FIELDS
 from pipesim.engine.cost_index import cost_index
 from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.replay import make_plan
@@ -24,7 +22,9 @@ from pipesim.engine.workload import check_fit, meeting
 from pipesim.equal_stages import equalised
 from pipesim.lowering import lower
 from pipesim.memory_limit import check_memory_limit
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.components import COST_FIELDS
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.variants import CostVariants, bases, cost_fields
 from pipesim.run import check_eager_limit
 from pipesim.schedule import Schedule
 from pipesim.schedules import closed_form_bubble

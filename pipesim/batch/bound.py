@@ -9,7 +9,7 @@ from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
 from pipesim.batch.tables import device_tables, hop_tables, is_uniform, stage_costs
 from pipesim.lower_bound import makespan_bound
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedule import Schedule
 
 

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipesim.base.types import FloatArray
-from pipesim.batch.variants import bases
-from pipesim.components import SIZE_FIELDS
 from pipesim.engine.workload import check_fit
 from pipesim.memory import peak_memory_bytes
 from pipesim.memory_limit import ops_over_limit
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.components import SIZE_FIELDS
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.variants import bases
 from pipesim.schedule import Schedule
 
 T = TypeVar("T")

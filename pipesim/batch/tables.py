@@ -12,11 +12,11 @@ import numpy as np
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.batch.variants import CostVariants
-from pipesim.components import COST_FIELDS, missing_cost
 from pipesim.dataflow import has_pairs, second_of_pair
 from pipesim.engine.workload import message_tables, messages_of, op_durations, with_overhead
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.components import COST_FIELDS, missing_cost
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.variants import CostVariants
 from pipesim.program import Program
 from pipesim.schedule import Schedule
 

@@ -22,8 +22,8 @@ from pipesim.calibrate.least_squares import (
     largest_error,
     not_negative,
 )
-from pipesim.components import Link
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.links import Link
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.schedule import Schedule
 

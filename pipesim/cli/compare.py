@@ -15,7 +15,7 @@ from pipesim.config.rules import OR_A_FILE, unknown
 from pipesim.config.training import training_of
 from pipesim.io.config_file import Document, read_document
 from pipesim.io.torch_schedule import read_schedule
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule

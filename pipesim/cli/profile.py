@@ -17,7 +17,7 @@ from pipesim.base.files import TABLE_ENDINGS
 from pipesim.base.text import size_text, text_table
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
 from pipesim.io.layer_csv import write_layers
-from pipesim.layers import LayerProfile
+from pipesim.pipeline.layers import LayerProfile
 
 EXAMPLE = "give a shape such as --input 8x128"
 

@@ -17,15 +17,15 @@ from pipesim.config.modes import recomputing_layers
 from pipesim.config.training import held, training_of
 from pipesim.io.config_file import read_document
 from pipesim.io.layer_csv import read_layers
-from pipesim.layers import LayerProfile
 from pipesim.memory_limit import ops_over_limit
-from pipesim.partitioning import fair_split
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.partition.partition import fair_split
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.training import Training
 from pipesim.planning import refine_split
 from pipesim.planning.candidates import held_by_stage
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
-from pipesim.training import Training
 
 OWN, SIMULATED = "config", "simulated"
 MOST_COUNTS = 16  # stages whose layers are listed one by one

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from pipesim.base.errors import ConfigError, DeadlockError, MemoryLimitError, PipesimError
 from pipesim.base.files import is_schedule_file
 from pipesim.base.types import Progress
-from pipesim.batch_arithmetic import BatchSizes
 from pipesim.config.elements import spread_out
 from pipesim.config.modes import recomputing_layers, recomputing_pipeline, recomputing_split
 from pipesim.config.rules import SWEEP_MODES, contradictions, layer_stages, unknown
@@ -27,15 +26,16 @@ from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.config.training import batch_of, held, training_of, with_batch
 from pipesim.io.config_file import Document, read_document, set_key
 from pipesim.io.layer_csv import read_layers
-from pipesim.layers import LayerProfile
-from pipesim.partitioning import fair_split
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.batch_sizes import BatchSizes
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.partition.partition import fair_split
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.training import Training
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
 from pipesim.schedule import Schedule
 from pipesim.schedules import FAMILIES
 from pipesim.step import Step, simulate_slowest, simulate_step
-from pipesim.training import Training
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipesim.base.checks import is_number
 from pipesim.io.config_file import Document
-from pipesim.recomputing import MODES
+from pipesim.pipeline.recompute import MODES
 
 _ELEMENT = re.compile(r"(stages|devices|links|training)\.(\w+)\[\d+\]")
 _DEFAULTS = {

@@ -5,8 +5,8 @@ from itertools import accumulate
 from typing import Any
 
 from pipesim.base.errors import ConfigError
-from pipesim.layers import LayerProfile
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.pipeline import Pipeline
 
 
 def recomputing_pipeline(pipe: Pipeline, modes: Any) -> Pipeline:

@@ -15,8 +15,8 @@ from pipesim.config.sections import RunSection, Sections, StagesSection
 from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
 from pipesim.lowering import PROTOCOLS
-from pipesim.partitioning import WEIGHTS
-from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
+from pipesim.pipeline.partition.partition import WEIGHTS
+from pipesim.pipeline.placement import PLACEMENTS, Placement, default_placement, default_ranks
 from pipesim.run import ENGINES
 from pipesim.schedules import FAMILIES
 

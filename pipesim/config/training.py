@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
-from pipesim.batch_arithmetic import BatchSizes, batch_sizes, completed
 from pipesim.config.sections import BatchSection, Sections, StagesSection, TrainingSection
 from pipesim.config.values import Bad, Count, length
-from pipesim.pipeline import Pipeline
-from pipesim.training import Training
+from pipesim.pipeline.batch_sizes import BatchSizes, batch_sizes, completed
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.training import Training
 
 
 def training_of(sections: Sections) -> Training | None:

@@ -11,7 +11,7 @@ from typing import Any, NewType
 
 from pipesim.base.checks import LEAST_RATE, MOST_BYTES, MOST_MS, is_number, shown
 from pipesim.config.axes import read_axis
-from pipesim.recomputing import MODES
+from pipesim.pipeline.recompute import MODES
 
 Count = NewType("Count", int)  # a whole number of at least 1
 Counts = NewType("Counts", object)  # a split: whole numbers of at least 0, or a method's name

@@ -18,7 +18,7 @@ from pipesim.dataflow import closes
 from pipesim.engine.channels import Handover, Wire
 from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import bind
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.program import Program, bare_program
 from pipesim.schedule import Schedule
 from pipesim.schedules.policies import Policy, RankState

@@ -13,11 +13,11 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
-from pipesim.components import COST_FIELDS
 from pipesim.engine.criticality import Criticality, critical_edges
 from pipesim.engine.event_graph import TRANSFER
 from pipesim.engine.workload import Workload
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.components import COST_FIELDS
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pipesim.base.errors import ConfigError
 from pipesim.base.files import replacing
-from pipesim.layer_table import ALIASES, AMOUNTS, SIZES
-from pipesim.layers import LayerProfile
+from pipesim.pipeline.layer_table import ALIASES, AMOUNTS, SIZES
+from pipesim.pipeline.layers import LayerProfile
 
 if TYPE_CHECKING:
     import pandas as pd

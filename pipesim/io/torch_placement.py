@@ -13,7 +13,7 @@ from pipesim.base.ops import COMPUTE_KINDS
 from pipesim.base.types import Int8Array, Int32Array, IntArray
 from pipesim.io.torch_checks import Finding
 from pipesim.io.torch_table import Table
-from pipesim.placement import Placement, named_placement
+from pipesim.pipeline.placement import Placement, named_placement
 from pipesim.schedule_file import Fault
 
 Maps: TypeAlias = tuple[IntArray, IntArray]  # rank of every stage; direction of every micro-batch

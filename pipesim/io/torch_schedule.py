@@ -31,7 +31,7 @@ from pipesim.io.torch_checks import Finding, check_numbers, check_ops, check_row
 from pipesim.io.torch_placement import find_placement
 from pipesim.io.torch_table import Table, make_table
 from pipesim.io.torch_transfers import check_transfers, has_transfers
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedule_file import Fault, ScheduleFile
 

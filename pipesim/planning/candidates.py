@@ -8,12 +8,12 @@ import numpy as np
 
 from pipesim.base.types import IntArray
 from pipesim.batch import CostVariants, cost_fields
-from pipesim.layers import LayerProfile
 from pipesim.memory import peak_memory_bytes
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.training import Training
 from pipesim.run import Run
 from pipesim.schedule import Schedule
-from pipesim.training import Training
 
 TIE = 1e-9  # relative; splits this close count as equally fast
 

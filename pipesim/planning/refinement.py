@@ -8,10 +8,11 @@ import numpy as np
 
 from pipesim.base.types import FloatArray, Progress
 from pipesim.batch import makespans
-from pipesim.layers import LayerProfile
-from pipesim.partitioning import fair_split
-from pipesim.partitioning.min_max import moves
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.partition.min_max import moves
+from pipesim.pipeline.partition.partition import fair_split
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.training import Training
 from pipesim.planning.candidates import (
     TIE,
     BestSplit,
@@ -22,7 +23,6 @@ from pipesim.planning.candidates import (
 )
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
-from pipesim.training import Training
 
 BLOCK = 512  # splits that are simulated at once
 PATIENCE = 8  # moves in a row that make nothing better

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from pipesim.base.ops import Kind
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.runtime.execution import Measured
 from pipesim.schedule import Schedule
 

@@ -68,8 +68,8 @@ from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
 from pipesim.io.torch_schedule import read_schedule
-from pipesim.pipeline import Pipeline as SimulatedPipeline
-from pipesim.placement import Placement
+from pipesim.pipeline.pipeline import Pipeline as SimulatedPipeline
+from pipesim.pipeline.placement import Placement
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import simulate
 from pipesim.runtime.batch import MicroBatch, check_batch, micro_batches

@@ -27,7 +27,7 @@ from torch import nn
 
 from pipesim.base.checks import check_count, check_size
 from pipesim.base.types import Progress
-from pipesim.layers import LayerProfile
+from pipesim.pipeline.layers import LayerProfile
 from pipesim.runtime.activations import fresh, needing_grad, shape_text, tensors_of
 from pipesim.runtime.layer_counts import counted_columns, layer_text
 from pipesim.runtime.layer_times import timed_passes

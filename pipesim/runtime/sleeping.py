@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipesim.components import Stage
+from pipesim.pipeline.components import Stage
 
 
 class SleepingStage(nn.Module):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from pipesim.pipeline.training import Training
 from pipesim.run import Run, simulate
 from pipesim.runtime.execution import Measured
 from pipesim.runtime.measured_run import measured_pipeline
 from pipesim.schedule import Schedule
 from pipesim.step import Step, simulate_step
-from pipesim.training import Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from pipesim.engine.deadlock import check_deadlock
 from pipesim.io.torch_export import export_notes
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.lowering import lower
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.runtime.sleeping import sleeping_stage
 from pipesim.schedule import Schedule
 from pipesim.schedules import build_schedule

@@ -14,7 +14,7 @@ follow. (With more memory 3m+3(p/2-1) can be reached at B = 2F.)
 """
 
 from pipesim.base.ops import Kind, Op
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.list_scheduling import (
     HALVES,

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import check_even, columns, each_rank
 

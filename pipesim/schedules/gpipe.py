@@ -17,7 +17,7 @@ over the whole batch does; PyTorch's ScheduleGPipe goes first-in-first-out.
 import numpy as np
 
 from pipesim.base.ops import Kind
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.rank_orders import each_rank
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipesim.base.ops import Kind, Op
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.list_scheduling import (
     HALVES,

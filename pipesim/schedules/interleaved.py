@@ -18,7 +18,7 @@ import numpy as np
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import Pass, each_rank, one_forward_one_backward, weave
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipesim.base.checks import check_count
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.rank_orders import each_rank, one_forward_one_backward, single_stage
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import IntArray
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import RankOps
 
 Pass = tuple[IntArray, IntArray]  # stages and micro-batches of one kind, in order

@@ -11,8 +11,8 @@ import numpy as np
 from pipesim.base.checks import check_count, hint
 from pipesim.base.errors import ScheduleError
 from pipesim.base.text import count_text
-from pipesim.pipeline import Pipeline
-from pipesim.placement import PLACEMENTS, Placement
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.placement import PLACEMENTS, Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.families import FAMILIES, Family
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipesim.base.checks import check_count
 from pipesim.base.ops import Kind
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import each_rank, one_forward_one_backward
 

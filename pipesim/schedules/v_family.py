@@ -14,11 +14,11 @@ Memory, 2024; the rules of the search, for any costs, are in `v_search.py`.
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.pipeline import Pipeline
-from pipesim.placement import Placement
+from pipesim.pipeline.costs import check_objective, split_backward_times
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.rank_orders import columns
-from pipesim.schedules.stage_times import check_objective, split_backward_times
 from pipesim.schedules.v_search import v_orders
 
 

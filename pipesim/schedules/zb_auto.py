@@ -18,11 +18,11 @@ from pipesim.base.checks import is_number
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.pipeline import Pipeline
-from pipesim.placement import Placement
+from pipesim.pipeline.costs import check_objective, split_backward_times
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import Schedule
 from pipesim.schedules.rank_orders import columns
-from pipesim.schedules.stage_times import check_objective, split_backward_times
 from pipesim.schedules.zero_bubble_search import zero_bubble_orders
 
 ASSUMED_FREED = 0.5  # of the stash, by I, where the stages do not say how large that is

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pipesim.base.ops import Kind
-from pipesim.placement import Placement
+from pipesim.pipeline.placement import Placement
 from pipesim.schedule import RankOps, Schedule
 from pipesim.schedules.rank_orders import columns, each_rank
 

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from pipesim.base.types import FloatArray
-from pipesim.components import COST_FIELDS
 from pipesim.config.axes import Imbalance
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.components import COST_FIELDS
+from pipesim.pipeline.pipeline import Pipeline
 
 STAGE, FACTOR = "imbalance.stage", "imbalance.factor"
 SPREAD, DRAW = "imbalance.spread", "imbalance.draw"

@@ -21,7 +21,7 @@ from pipesim.batch import CostVariants, cost_fields
 from pipesim.config import Config, parse_pipeline, parse_schedule
 from pipesim.config.axes import IMBALANCE
 from pipesim.config.sections import Sections
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedule import Schedule
 from pipesim.sweep.imbalance import scaled, stage_factors, stage_work
 from pipesim.sweep.study import Point, Study

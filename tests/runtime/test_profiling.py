@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
 
 import pipesim as ps  # noqa: E402
 from pipesim.cli import main  # noqa: E402
-from pipesim.partitioning.min_max import compositions  # noqa: E402
+from pipesim.pipeline.partition.min_max import compositions  # noqa: E402
 from pipesim.runtime import layer_times, profile_layers, split_model  # noqa: E402
 from pipesim.runtime.saved_bytes import activation_storages, saved_storages, storages_of  # noqa: E402
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipesim.base.checks import check_count
+from pipesim.base.checks import check_count, hint
 from pipesim.base.text import count_text
 from pipesim.base.types import Int32Array
 
@@ -193,6 +193,32 @@ def default_placement(stages: int, ranks: int) -> Placement:
         If neither fits.
     """
     return (linear_placement if stages <= ranks else looped_placement)(stages, ranks)
+
+
+def chosen_placement(
+    placement: str | Placement | None, stages: int, ranks: int | None
+) -> Placement:
+    """Return a placement given by name, as such, or not at all: then the default one.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown, or the placement does not fit the counts.
+    """
+    if ranks is not None:
+        check_count("ranks", ranks)
+    if isinstance(placement, str):
+        if placement not in PLACEMENTS:
+            raise ValueError(f"placement {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
+        return PLACEMENTS[placement](stages, ranks or default_ranks(placement, stages))
+    if placement is None:
+        return default_placement(stages, stages if ranks is None else ranks)
+    if ranks not in (None, placement.ranks):
+        raise ValueError(
+            f"{ranks} ranks for {stages} stages: the {placement.name} placement "
+            f"has {placement.ranks} ranks"
+        )
+    return placement
 
 
 def named_placement(rank_of: Sequence[int], reverse: Sequence[int] | None = None) -> Placement:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from pipesim.base.checks import check_amount, check_size
 from pipesim.base.text import text_table
-from pipesim.components import COST_FIELDS, check_backward
-from pipesim.layer_table import AMOUNTS, SIZES, profile_columns
-from pipesim.pipeline import Pipeline
-from pipesim.recomputing import recomputing_columns
+from pipesim.pipeline.components import COST_FIELDS, check_backward
+from pipesim.pipeline.layer_table import AMOUNTS, SIZES, profile_columns
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.recompute import recomputing_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,7 +187,9 @@ class LayerProfile:
         0               1            2             0           50              0             5
         1               1            2             1            5             45             5
         """
-        return replace(self, **recomputing_columns(self, mode, layers, time_share, kept_share))
+        return replace(
+            self, **recomputing_columns(self.columns(), mode, layers, time_share, kept_share)
+        )
 
     def split(self, counts: Sequence[int], **options: Any) -> Pipeline:
         """Return the pipeline whose stage s holds the next counts[s] layers.

@@ -8,9 +8,9 @@ import numpy as np
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.components import missing_cost
-from pipesim.pipeline import Pipeline
-from pipesim.placement import Placement
+from pipesim.pipeline.components import missing_cost
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.placement import Placement
 
 OBJECTIVES = ("span", "makespan")  # what a searched order keeps short
 

@@ -23,8 +23,8 @@ from pipesim.base.checks import (
     check_size,
     is_number,
 )
-from pipesim.components import Link
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.links import Link
+from pipesim.pipeline.pipeline import Pipeline
 
 ZERO_LEVELS = (0, 1, 2, 3)
 

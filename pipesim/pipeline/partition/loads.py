@@ -16,11 +16,11 @@ import numpy as np
 
 from pipesim.base.checks import check_amount, hint
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.components import Device
-from pipesim.layers import LayerProfile
-from pipesim.partitioning.min_max import Loads
-from pipesim.placement import Placement
-from pipesim.training import Training
+from pipesim.pipeline.components import Device
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.partition.min_max import Loads
+from pipesim.pipeline.placement import Placement
+from pipesim.pipeline.training import Training
 
 WEIGHTS = ("time", "layers", "stash_bytes", "param_bytes")
 

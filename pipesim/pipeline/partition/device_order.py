@@ -18,13 +18,13 @@ from typing import TypeAlias
 import numpy as np
 
 from pipesim.base.types import FloatArray
-from pipesim.components import Device
-from pipesim.layers import LayerProfile
-from pipesim.partitioning.fair import nothing_fits, solve
-from pipesim.partitioning.loads import Problem, make_problem, stage_loads
-from pipesim.partitioning.min_max import SLACK, Loads, part_ends
-from pipesim.placement import Placement
-from pipesim.training import Training
+from pipesim.pipeline.components import Device
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.partition.fair import nothing_fits, solve
+from pipesim.pipeline.partition.loads import Problem, make_problem, stage_loads
+from pipesim.pipeline.partition.min_max import SLACK, Loads, part_ends
+from pipesim.pipeline.placement import Placement
+from pipesim.pipeline.training import Training
 
 MOST_ROWS = 2048  # of the exact table; all cases of 8 devices, and of many devices of few kinds
 
@@ -70,7 +70,7 @@ def device_order(
 
     Examples
     --------
-    >>> from pipesim.placement import linear_placement
+    >>> from pipesim.pipeline.placement import linear_placement
     >>> profile = LayerProfile(forward_ms=(1, 1, 1, 1, 4))
     >>> device_order(profile, linear_placement(3), [Device(2.0), Device(1.0), Device(1.0)])
     ((1, 2, 0), (2, 2, 1))
@@ -119,7 +119,7 @@ def _least(
 
     `numbers` has how many devices there are of each kind, `memory` what each can hold.
     """
-    from pipesim.partitioning.kernels import fill_row
+    from pipesim.pipeline.partition.kernels import fill_row
 
     stages, items = held.top.shape
     rows: dict[tuple[int, ...], FloatArray] = {}

@@ -7,8 +7,8 @@ from typing import overload
 import numpy as np
 
 from pipesim.base.types import FloatArray
-from pipesim.components import COST_FIELDS
-from pipesim.pipeline import Pipeline
+from pipesim.pipeline.components import COST_FIELDS
+from pipesim.pipeline.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a pipeline is made of: stages, the devices that run them, the links between them.
+"""What a pipeline is made of: stages, and the devices that run them.
 
 The units are those of `pipeline.py`: milliseconds, bytes, 10^9 bytes a second.
 """
@@ -147,39 +147,6 @@ class Device:
         check_amount("overhead_ms", self.overhead_ms)
         if self.memory_bytes is not None:
             check_size("memory_bytes", self.memory_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A directed wire between two ranks: bytes/bandwidth on the wire, then the latency.
-
-    Parameters
-    ----------
-    latency_ms
-        Time from leaving the wire to being there [ms].
-    bandwidth_gb_s
-        10^9 bytes a second; None: a message takes no time on the wire.
-
-    Raises
-    ------
-    ValueError
-        If the latency is no number from 0 to 10^15, or the bandwidth none from 10^-9 on.
-    """
-
-    latency_ms: float = 0.0
-    bandwidth_gb_s: float | None = None
-
-    def __post_init__(self) -> None:
-        check_amount("latency_ms", self.latency_ms)
-        bandwidth = self.bandwidth_gb_s
-        if bandwidth is not None and not (is_number(bandwidth) and bandwidth >= LEAST_RATE):
-            raise ValueError(f"bandwidth_gb_s = {bandwidth!r} is not a number from 10^-9 on")
-
-    def wire_ms(self, size_bytes: float) -> float:
-        """Return how long a message of this size occupies the wire [ms]."""
-        if self.bandwidth_gb_s is None:
-            return 0.0
-        return size_bytes / (self.bandwidth_gb_s * 1e6)
 
 
 def check_backward(whole: object, input_grad: object, weight_grad: object) -> None:

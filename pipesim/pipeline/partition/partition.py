@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from pipesim.base.checks import check_amount, check_count
-from pipesim.layers import LayerProfile
-from pipesim.partitioning.device_order import device_order
-from pipesim.partitioning.fair import fair_split
-from pipesim.partitioning.loads import WEIGHTS, check_enough, layer_weights
-from pipesim.partitioning.min_max import Loads, least_split
-from pipesim.pipeline import Pipeline
-from pipesim.training import Training
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.partition.device_order import device_order
+from pipesim.pipeline.partition.fair import fair_split
+from pipesim.pipeline.partition.loads import WEIGHTS, check_enough, layer_weights
+from pipesim.pipeline.partition.min_max import Loads, least_split
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.training import Training
 
 __all__ = [
     "WEIGHTS",

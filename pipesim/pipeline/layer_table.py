@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipesim.base.checks import MOST_BYTES, MOST_MS
-from pipesim.components import COST_FIELDS
+from pipesim.pipeline.components import COST_FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,12 +6,12 @@ from typing import TypeAlias
 import numpy as np
 
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.components import Device
-from pipesim.layers import LayerProfile
-from pipesim.partitioning.loads import Problem, make_problem
-from pipesim.partitioning.min_max import least_split, moves
-from pipesim.placement import Placement
-from pipesim.training import Training
+from pipesim.pipeline.components import Device
+from pipesim.pipeline.layers import LayerProfile
+from pipesim.pipeline.partition.loads import Problem, make_problem
+from pipesim.pipeline.partition.min_max import least_split, moves
+from pipesim.pipeline.placement import Placement
+from pipesim.pipeline.training import Training
 
 # Splits -> what is to be small, the first column first.
 Score: TypeAlias = Callable[[Problem, IntArray], FloatArray]

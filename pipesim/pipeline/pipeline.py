@@ -15,15 +15,16 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.base.checks import check_amount, check_count, hint
+from pipesim.base.checks import check_amount, check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.text import span_text, text_table
 from pipesim.base.types import FloatArray
-from pipesim.components import COST_FIELDS, SIZE_FIELDS, Device, Link, Stage, merged_stage
-from pipesim.placement import PLACEMENTS, Placement, default_placement, default_ranks
-from pipesim.recomputing import recomputing_stages
-from pipesim.spread import implied_count, per_item, per_rank_pair, per_stage_costs
+from pipesim.pipeline.broadcast import implied_count, per_item, per_stage_costs
+from pipesim.pipeline.components import COST_FIELDS, SIZE_FIELDS, Device, Stage, merged_stage
+from pipesim.pipeline.links import Link, links_between
+from pipesim.pipeline.placement import Placement, chosen_placement, default_placement
+from pipesim.pipeline.recompute import recomputing_stages
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -194,7 +195,7 @@ class Pipeline:
         columns["name"] = list(names) if names is not None else [""] * count
         if len(columns["name"]) != count:
             raise ValueError(f"names has {len(columns['name'])} entries for {count} stages")
-        placed = _placed(placement, count, ranks)
+        placed = chosen_placement(placement, count, ranks)
         speeds = per_item("speed", speed, placed.ranks, "ranks")
         overheads = per_item("overhead_ms", overhead_ms, placed.ranks, "ranks")
         memories: list[Any] = [None] * placed.ranks
@@ -207,7 +208,7 @@ class Pipeline:
             ),
             devices=tuple(map(Device, speeds, overheads, memories)),
             placement=placed,
-            links=_links(placed, latency_ms, bandwidth_gb_s),
+            links=links_between(placed, latency_ms, bandwidth_gb_s),
             overlap_factor=overlap_factor,
             title=title,
             source=source,
@@ -388,48 +389,6 @@ def _stage(number: int, values: Mapping[str, Any]) -> Stage:
         return Stage(**values)
     except ValueError as error:
         raise ValueError(f"stage {number}: {error}") from None
-
-
-def _placed(placement: str | Placement | None, stages: int, ranks: int | None) -> Placement:
-    if ranks is not None:
-        check_count("ranks", ranks)
-    if isinstance(placement, str):
-        if placement not in PLACEMENTS:
-            raise ValueError(f"placement {placement!r} is unknown; {hint(placement, PLACEMENTS)}")
-        return PLACEMENTS[placement](stages, ranks or default_ranks(placement, stages))
-    if placement is None:
-        return default_placement(stages, stages if ranks is None else ranks)
-    if ranks not in (None, placement.ranks):
-        raise ValueError(
-            f"{ranks} ranks for {stages} stages: the {placement.name} placement "
-            f"has {placement.ranks} ranks"
-        )
-    return placement
-
-
-def _links(placement: Placement, latency: Any, bandwidth: Any) -> dict[tuple[int, int], Link]:
-    if not any(isinstance(value, Mapping) or np.ndim(value) for value in (latency, bandwidth)):
-        # One link for all pairs, made and checked once.
-        same = Link(0.0 if latency is None else latency, bandwidth)
-        return {} if same == Link() else dict.fromkeys(_by_pair("", 0.0, placement), same)
-    latencies = _by_pair("latency_ms", latency, placement)
-    bandwidths = _by_pair("bandwidth_gb_s", bandwidth, placement)
-    links = {
-        pair: Link(latencies.get(pair, 0.0), bandwidths.get(pair))
-        for pair in sorted(latencies.keys() | bandwidths.keys())
-    }
-    return {pair: link for pair, link in links.items() if link != Link()}
-
-
-def _by_pair(name: str, value: Any, placement: Placement) -> dict[tuple[int, int], Any]:
-    """Return the value of each pair of ranks; one number holds for every pair there is.
-
-    A schedule may bring another placement than the pipeline's, whose messages go other ways.
-    """
-    if value is None or isinstance(value, Mapping) or np.ndim(value) > 0:
-        return per_rank_pair(name, value, placement.rank_of)
-    ranks = range(placement.ranks)
-    return {(near, far): value for near in ranks for far in ranks if near != far}
 
 
 def _cell(value: Any) -> str:

@@ -15,18 +15,16 @@ with Sublinear Memory Cost, 2016; for a part, Korthikanti et al., Reducing Activ
 Recomputation in Large Transformer Models, 2022.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from pipesim.base.checks import hint, is_number
-from pipesim.components import Cost, Stage
-
-if TYPE_CHECKING:
-    from pipesim.layers import LayerProfile
+from pipesim.pipeline.components import Cost, Stage
 
 MODES = ("none", "selective", "full")
+Columns: TypeAlias = Mapping[str, Sequence[Any]]  # of a profile, by name; what is unknown is absent
 
 
 def recomputing_stages(
@@ -58,68 +56,66 @@ def recomputing_stages(
 
 
 def recomputing_columns(
-    profile: "LayerProfile",
+    profile: Columns,
     mode: str,
     chosen: int | Iterable[int] | None,
     time_share: float | None,
     kept_share: float | None,
 ) -> dict[str, Any]:
-    """Return the columns of a profile that change; see `LayerProfile.recompute`."""
+    """Return the columns of a profile of layers that change; see `LayerProfile.recompute`."""
     _check_mode(mode, time_share, kept_share)
-    numbers = _chosen("layer", chosen, len(profile))
-    nothing = (0,) * len(profile)
-    times = list(profile.recompute_ms or nothing)
+    numbers = _chosen("layer", chosen, len(profile["forward_ms"]))
+    nothing = (0,) * len(profile["forward_ms"])
+    times = list(profile.get("recompute_ms", nothing))
     for number in numbers:
         times[number] = _layer_time(profile, mode, number, time_share)
     columns: dict[str, Any] = {"recompute_ms": times}
-    if profile.stash_bytes is None:
+    if "stash_bytes" not in profile:
         if kept_share is not None:
             raise ValueError(f"kept_share = {kept_share:g}: the profile gives no stash_bytes")
     else:
-        stash, rebuilt = list(profile.stash_bytes), list(profile.rebuilt_bytes or nothing)
-        later = list(profile.wgrad_stash_bytes or stash)
+        stash, rebuilt = list(profile["stash_bytes"]), list(profile.get("rebuilt_bytes", nothing))
+        later = list(profile.get("wgrad_stash_bytes", stash))
         for number in numbers:
             whole = stash[number] + rebuilt[number]
             kept = _kept(mode, whole, _layer_input(profile, mode, number, kept_share), kept_share)
-            if profile.wgrad_stash_bytes is None:
+            if "wgrad_stash_bytes" not in profile:
                 later[number] = whole
             stash[number], rebuilt[number] = kept, whole - kept
         columns |= {"stash_bytes": stash, "rebuilt_bytes": rebuilt}
-        if profile.input_grad_ms is not None and later != stash:
+        if "input_grad_ms" in profile and later != stash:
             columns["wgrad_stash_bytes"] = later
     # A column of nothing is not put where there was none.
     return {
-        name: tuple(values)
-        for name, values in columns.items()
-        if any(values) or getattr(profile, name) is not None
+        name: tuple(values) for name, values in columns.items() if any(values) or name in profile
     }
 
 
-def _layer_time(profile: "LayerProfile", mode: str, number: int, share: float | None) -> float:
+def _layer_time(profile: Columns, mode: str, number: int, share: float | None) -> float:
     """Return the time in which a layer rebuilds what it has not kept [ms]."""
     if mode == "none":
         return 0.0
     if share is None and mode == "selective":
-        if profile.selective_ms is None:
+        if "selective_ms" not in profile:
             raise ValueError(_part_unknown("selective_ms", "time_share"))
-        return profile.selective_ms[number]
-    return profile.forward_ms[number] * (1.0 if share is None else share)
+        return float(profile["selective_ms"][number])
+    return float(profile["forward_ms"][number] * (1.0 if share is None else share))
 
 
-def _layer_input(profile: "LayerProfile", mode: str, number: int, share: float | None) -> int:
+def _layer_input(profile: Columns, mode: str, number: int, share: float | None) -> int:
     """Return what a layer keeps where no share says so [bytes]: its input, or the given part."""
     if mode == "none" or share is not None:
         return 0
     if mode == "selective":
-        if profile.selective_stash_bytes is None:
+        if "selective_stash_bytes" not in profile:
             raise ValueError(_part_unknown("selective_stash_bytes", "kept_share"))
-        return profile.selective_stash_bytes[number]
-    if profile.output_bytes is None:
+        return int(profile["selective_stash_bytes"][number])
+    if "output_bytes" not in profile:
         raise ValueError(
             "full recompute keeps the input of a layer, but the profile gives no output_bytes; "
             "give that column, or kept_share"
         )
-    return profile.output_bytes[max(number - 1, 0)]
+    return int(profile["output_bytes"][max(number - 1, 0)])
 
 
 def _part_unknown(column: str, argument: str) -> str:

@@ -54,7 +54,7 @@ class Loads:
 
     def of_splits(self, counts: IntArray) -> FloatArray:
         """Return the load of every part in each of some splits, both arrays (splits, parts)."""
-        from pipesim.partitioning.kernels import loads_of_splits
+        from pipesim.pipeline.partition.kernels import loads_of_splits
 
         loads: FloatArray = loads_of_splits(self.before, self.top, counts)
         return loads
@@ -75,7 +75,7 @@ def least_split(
     held, limits
         What must not be above the limit of each part, array (parts,); by default nothing.
     """
-    from pipesim.partitioning.kernels import even_rows, fill_rows
+    from pipesim.pipeline.partition.kernels import even_rows, fill_rows
 
     if held is None or limits is None:
         held, limits = loads, np.full(len(loads.top), np.inf)

@@ -1,0 +1,1 @@
+"""Splits of layers into stages that keep the slowest stage as fast as possible."""
