@@ -30,7 +30,7 @@ from pipesim.engine.cost_index import cost_index
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.plan_kernels import run_once
 from pipesim.engine.replay import make_plan
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 
 RESULTS = Path(__file__).parent / "results.md"
 SIZES = ((8, 32), (16, 256), (32, 2048), (64, 4096))

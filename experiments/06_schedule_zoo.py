@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 import pipesim as ps
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 
 OUT = Path(__file__).parent.parent / "out"
 RANKS, MICROBATCHES = 4, 16

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 import pipesim as ps
-from pipesim.lowering import PROTOCOLS
+from pipesim.schedules.program.lowering import PROTOCOLS
 
 OUT = Path(__file__).parent.parent / "out"
 RANKS, MICROBATCHES = 4, 8

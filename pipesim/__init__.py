@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pipesim.io.layer_csv import read_layers, write_layers
     from pipesim.io.torch_export import write_schedule
     from pipesim.io.torch_schedule import read_schedule
-    from pipesim.lowering import lower
     from pipesim.pipeline.batch_sizes import BatchSizes, batch_sizes
     from pipesim.pipeline.components import Device, Stage
     from pipesim.pipeline.layers import LayerProfile
@@ -55,17 +54,18 @@ if TYPE_CHECKING:
     from pipesim.pipeline.training import Training
     from pipesim.pipeline.transformer import Transformer
     from pipesim.planning import BestSplit, best_split, refine_split
-    from pipesim.program import Program
     from pipesim.run import Run, simulate
-    from pipesim.schedule import Schedule
-    from pipesim.schedules import build_schedule, schedule_names
-    from pipesim.schedules.policies import (
+    from pipesim.schedules.families.policies import (
         Policy,
         backward_first,
         oldest_first,
         zero_bubble_greedy,
     )
-    from pipesim.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
+    from pipesim.schedules.families.registry import build_schedule, schedule_names
+    from pipesim.schedules.order.schedule import Schedule
+    from pipesim.schedules.program.lowering import lower
+    from pipesim.schedules.program.program import Program
+    from pipesim.schedules.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
     from pipesim.step import Step, simulate_step
     from pipesim.sweep import sweep_config, sweep_runs
     from pipesim.trace_file import write_trace
@@ -89,10 +89,10 @@ _HOMES = {
     "OverheadFit": "calibrate",
     "PipesimError": "base.errors",
     "Placement": "pipeline.placement",
-    "Program": "program",
-    "Policy": "schedules.policies",
+    "Program": "schedules.program.program",
+    "Policy": "schedules.families.policies",
     "Run": "run",
-    "Schedule": "schedule",
+    "Schedule": "schedules.order.schedule",
     "ScheduleError": "base.errors",
     "Stage": "pipeline.components",
     "Step": "step",
@@ -100,23 +100,23 @@ _HOMES = {
     "Training": "pipeline.training",
     "Transformer": "pipeline.transformer",
     "UnsupportedByEngine": "base.errors",
-    "backward_first": "schedules.policies",
+    "backward_first": "schedules.families.policies",
     "batch_sizes": "pipeline.batch_sizes",
     "best_split": "planning",
     "bidirectional_placement": "pipeline.placement",
-    "bubble_formula": "slot_table",
-    "bubble_fraction": "slot_table",
+    "bubble_formula": "schedules.slot_table",
+    "bubble_fraction": "schedules.slot_table",
     "check_deadlock": "engine.deadlock",
-    "build_schedule": "schedules",
+    "build_schedule": "schedules.families.registry",
     "fit_overhead": "calibrate",
     "fit_step_times": "calibrate",
-    "gpipe_forward_schedule": "slot_table",
+    "gpipe_forward_schedule": "schedules.slot_table",
     "ladder": "explain",
     "linear_placement": "pipeline.placement",
     "looped_placement": "pipeline.placement",
-    "lower": "lowering",
+    "lower": "schedules.program.lowering",
     "min_max_split": "pipeline.partition.partition",
-    "oldest_first": "schedules.policies",
+    "oldest_first": "schedules.families.policies",
     "parse_op": "base.ops",
     "partition": "pipeline.partition.partition",
     "read_chrome_trace": "io.chrome_trace",
@@ -124,7 +124,7 @@ _HOMES = {
     "read_layers": "io.layer_csv",
     "read_schedule": "io.torch_schedule",
     "refine_split": "planning",
-    "schedule_names": "schedules",
+    "schedule_names": "schedules.families.registry",
     "simulate": "run",
     "simulate_config": "config",
     "simulate_step_config": "config",
@@ -137,7 +137,7 @@ _HOMES = {
     "write_layers": "io.layer_csv",
     "write_schedule": "io.torch_export",
     "write_trace": "trace_file",
-    "zero_bubble_greedy": "schedules.policies",
+    "zero_bubble_greedy": "schedules.families.policies",
 }
 
 __all__ = [*_HOMES, "plot"]

@@ -7,7 +7,7 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 
 def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:

@@ -5,7 +5,6 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
 from pipesim.bounds import forward_lower_bound, split_lower_bound
-from pipesim.dataflow import has_pairs, op_numbers, second_of_pair
 from pipesim.engine.workload import (
     all_alike,
     duration_table,
@@ -13,7 +12,8 @@ from pipesim.engine.workload import (
     pair_durations,
 )
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import has_pairs, second_of_pair
+from pipesim.schedules.order.schedule import Schedule
 
 
 def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
@@ -36,11 +36,11 @@ def makespan_bound(schedule: Schedule, pipe: Pipeline) -> float:
     if first is None or rest is None:
         first, rest = times[Kind.B], np.zeros_like(times[Kind.B])
     elif Kind.B in times:
-        whole = op_numbers(schedule)[Kind.B] >= 0
+        whole = schedule.numbers()[Kind.B] >= 0
         first, rest = np.where(whole, times[Kind.B], first), np.where(whole, 0.0, rest)
     rebuild = np.zeros_like(first)
     if Kind.R in times:
-        rebuild = np.where(op_numbers(schedule)[Kind.R] >= 0, times[Kind.R], 0.0)
+        rebuild = np.where(schedule.numbers()[Kind.R] >= 0, times[Kind.R], 0.0)
     forward, first, saved = _overlapped(schedule, pipe, times[Kind.F], first)
     return split_lower_bound(
         forward, first, rest, there, back, rank_of, saved, rebuild, alike=count

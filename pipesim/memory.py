@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.base.types import IntArray
-from pipesim.dataflow import closes, op_numbers, opens, peak_by_rank, second_of_pair
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import closes, opens, peak_by_rank, second_of_pair
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.trace import Spans
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def flight_noun(schedule: Schedule) -> str:
 
     Examples
     --------
-    >>> from pipesim.schedules import build_schedule
+    >>> from pipesim.schedules.families.registry import build_schedule
     >>> [flight_noun(build_schedule(name, 2, 4)) for name in ("1f1b", "interleaved", "seq1f1b")]
     ['micro-batch', '(stage, micro-batch) pair', 'slice']
     """
@@ -141,7 +141,7 @@ def byte_changes(schedule: Schedule, pipe: Pipeline) -> tuple[IntArray, IntArray
     whole, first, rest = (kind == of for of in (Kind.B, Kind.I, Kind.W))
     rebuilds = whole | first
     if schedule.separate_recompute:
-        kept = op_numbers(schedule)[Kind.R, schedule.stage, schedule.unit] < 0
+        kept = schedule.numbers()[Kind.R, schedule.stage, schedule.unit] < 0
         rebuilds = (kind == Kind.R) | opens(schedule) & kept
     more = np.maximum(-early - rebuilt, 0)  # that I leaves to W
     taken = np.where(opens(schedule), stash, 0)

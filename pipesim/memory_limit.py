@@ -9,10 +9,10 @@ import numpy as np
 from pipesim.base.errors import MemoryLimitError
 from pipesim.base.text import count_text, size_text
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.dataflow import closes, held_by_op, opens
 from pipesim.memory import RankState, byte_changes, state_by_rank
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import closes, held_by_op, opens
+from pipesim.schedules.order.schedule import Schedule
 
 NO_OP = -1  # what a rank holds all the time is too much already
 

@@ -10,9 +10,9 @@ from pipesim.base.files import is_schedule_file
 from pipesim.engine.policy_engine import run_policy
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
-from pipesim.schedules import build_schedule, check_options, schedule_names
-from pipesim.schedules.policies import Policy
+from pipesim.schedules.families.policies import Policy
+from pipesim.schedules.families.registry import build_schedule, check_options, schedule_names
+from pipesim.schedules.order.schedule import Schedule
 
 ScheduleLike: TypeAlias = str | PathLike[str] | Schedule | Policy | Callable[..., Schedule]
 

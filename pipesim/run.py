@@ -23,7 +23,6 @@ from pipesim.engine.simpy_engine import run_simpy
 from pipesim.engine.workload import Workload, bind
 from pipesim.equal_stages import equalised
 from pipesim.lower_bound import makespan_bound
-from pipesim.lowering import PROTOCOLS, lower
 from pipesim.memory import (
     in_flight_table,
     memory_table,
@@ -33,11 +32,12 @@ from pipesim.memory import (
 from pipesim.memory_limit import check_memory_limit
 from pipesim.metrics import IDLE_CAUSES, IdleSpans, RankTimes, idle_spans, rank_times
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.program import Program
 from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.schedule import Schedule
-from pipesim.schedules import closed_form_bubble
-from pipesim.schedules.policies import Policy
+from pipesim.schedules.families.policies import Policy
+from pipesim.schedules.families.registry import closed_form_bubble
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.lowering import PROTOCOLS, lower
+from pipesim.schedules.program.program import Program
 from pipesim.trace import Spans, span_table
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def simulate(
         bit, many times faster.
     protocol
         "eager": sending never occupies a rank. Of the others, under which sends and receives are
-        instructions of the ranks, `pipesim.lowering` tells.
+        instructions of the ranks, `pipesim.schedules.program.lowering` tells.
     queue_capacity
         Messages that fit between two stages on different ranks, in each direction; None: any.
     eager_limit_bytes

@@ -10,7 +10,7 @@ from pipesim.pipeline.links import Link
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import PLACEMENTS
 from pipesim.run import Run
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 
 
 def run_config(run: Run, options: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -10,9 +10,9 @@ Rows and cells count from 1, as an editor counts them; ranks from 0.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipesim.actions import Actions
 from pipesim.base.errors import ScheduleError
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.listed_actions import Actions
+from pipesim.schedules.order.schedule import Schedule
 
 MOST_TOLD = 20  # faults in an error's text
 

@@ -16,7 +16,7 @@ from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
 from pipesim.resolve import ScheduleLike, resolve_schedule
 from pipesim.run import Run, simulate
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.step_end import StepEnd, end_costs, last_backwards, ranks_through, step_end
 from pipesim.step_table import end_columns, step_trace
 

@@ -24,7 +24,7 @@ from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
 from pipesim.pipeline.training import Training
-from pipesim.program import Program
+from pipesim.schedules.program.program import Program
 from pipesim.trace import Spans
 
 

@@ -30,9 +30,9 @@ import numpy.typing as npt
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.program import Program
-from pipesim.program_text import COMPUTE, RECV
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.program import Program
+from pipesim.schedules.program.text import COMPUTE, RECV
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 
 WITH_BACKWARD = [name for name, family in FAMILIES.items() if family.backward != "none"]
 ONE_STAGE = [n for n, f in FAMILIES.items() if f.chunks == 1 and f.placement == "linear"]

@@ -11,7 +11,7 @@ from pipesim.batch.bound import makespan_bounds
 from pipesim.batch.tables import op_times
 from pipesim.engine.workload import bind
 from pipesim.lower_bound import makespan_bound
-from pipesim.program import bare_program
+from pipesim.schedules.program.program import bare_program
 from tests.strategies import cases, positive_costs
 
 

@@ -19,7 +19,7 @@ from pipesim.config import parse_pipeline
 from pipesim.io.viewer_tracks import lanes
 from pipesim.memory import in_flight_of_ranks
 from pipesim.run_config import run_config
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 from tests.strategies import cases
 from tests.viewer_rules import by_phase, check_rules, read_events
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from pipesim.cli import main
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 
 STRAGGLER = str(Path(__file__).parent.parent / "experiments" / "configs" / "straggler.toml")
 FLAGS = ["--schedule", "1f1b", "--microbatches", "8"]

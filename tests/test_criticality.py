@@ -12,7 +12,7 @@ from pipesim.engine.criticality import criticality, slack_table
 from pipesim.engine.event_graph import DURATION
 from pipesim.engine.sensitivity import sensitivity_table
 from pipesim.engine.workload import bind
-from pipesim.lowering import PROTOCOLS
+from pipesim.schedules.program.lowering import PROTOCOLS
 from tests.strategies import ONE_STAGE, cases
 
 # Sums of these are exact, so that ties are ties and small differences come out whole.

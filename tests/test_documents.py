@@ -13,9 +13,9 @@ from nbclient import NotebookClient
 import pipesim as ps
 from pipesim.cli import main
 from pipesim.cli.parser import LAYERS_CONFIG, PROTOCOL_NAMES
-from pipesim.lowering import PROTOCOLS
 from pipesim.plot.html_window import MOST_BARS
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
+from pipesim.schedules.program.lowering import PROTOCOLS
 from pipesim.sweep.study import read_study
 
 ROOT = Path(__file__).parent.parent

@@ -215,7 +215,7 @@ def test_a_slow_link_hurts_most_at_the_end(experiment, tmp_path):
 
 @of("10_slow_link")
 def test_all_links_slow_cost_little_more_than_twice_one(experiment):
-    from pipesim.theory import one_f_one_b_makespan
+    from pipesim.schedules.closed_forms import one_f_one_b_makespan
 
     p, m = experiment.RANKS, experiment.MICROBATCHES
     costs = [experiment.FORWARD_MS] * p, [experiment.BACKWARD_MS] * p

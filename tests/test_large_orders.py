@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim import schedule_checks
-from pipesim.dataflow import consumers, local_inputs, producers
-from pipesim.dataflow_kernels import check_and_connect
+from pipesim.schedules.order import op_columns
+from pipesim.schedules.order.dataflow import consumers, local_inputs, producers
+from pipesim.schedules.order.kernels import check_and_connect
 from tests.strategies import cases
 
 
@@ -53,7 +53,7 @@ def test_a_changed_op_is_found_by_both(case, name, data):
 
 
 def test_a_fault_of_a_large_order_is_told_as_that_of_a_small_one(monkeypatch):
-    monkeypatch.setattr(schedule_checks, "LARGE", 0)
+    monkeypatch.setattr(op_columns, "LARGE", 0)
     good = ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"]
     assert ps.Schedule.from_orders(good) == ps.build_schedule("1f1b", 2, 2)
     with pytest.raises(ps.ScheduleError, match="1B0 comes before its own stage's input"):

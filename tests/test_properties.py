@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim import theory
 from pipesim.base.ops import Kind
-from pipesim.schedules import FAMILIES
+from pipesim.schedules import closed_forms as theory
+from pipesim.schedules.families.registry import FAMILIES
 from tests.strategies import WITH_BACKWARD, cases, positive_costs
 
 ROUNDING = 1e-12

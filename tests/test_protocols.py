@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import pipesim as ps
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.workload import bind
-from pipesim.lowering import PROTOCOLS, lower
+from pipesim.schedules.program.lowering import PROTOCOLS, lower
 from tests.instruction_path import instruction_path
 from tests.longest_path import Deadlock
 from tests.strategies import cases

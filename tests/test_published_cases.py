@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pipesim as ps
-from pipesim import theory
+from pipesim.schedules import closed_forms as theory
 
 DATA = Path(__file__).parent / "data"
 CASES = json.loads((DATA / "published_cases.json").read_text())

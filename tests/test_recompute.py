@@ -12,7 +12,7 @@ import pipesim as ps
 from pipesim.base.ops import Kind
 from pipesim.batch import CostVariants, simulate_many
 from pipesim.config import parse_config
-from pipesim.dataflow import consumers, local_inputs, producers
+from pipesim.schedules.order.dataflow import consumers, local_inputs, producers
 from tests.strategies import WITH_BACKWARD, cases, positive_costs
 
 EARLY, EXCEPT_LAST = {"recompute": "early"}, {"recompute": "except_last"}
@@ -108,7 +108,7 @@ def test_r_is_an_op_like_others():
 )
 def test_where_r_cannot_be(monkeypatch, large, order, message):
     if large:
-        monkeypatch.setattr("pipesim.schedule_checks.LARGE", 0)
+        monkeypatch.setattr("pipesim.schedules.order.op_columns.LARGE", 0)
     with pytest.raises(ps.ScheduleError, match=message.replace("a pair", "an overlapped pair")):
         ps.Schedule.from_orders([order])
 
@@ -117,9 +117,9 @@ def test_where_r_cannot_be(monkeypatch, large, order, message):
 def test_compiled_and_plain_look_at_an_order_agree(monkeypatch, recompute):
     columns = ("stage", "kind", "microbatch", "offsets", "placement", "microbatches")
     plain = ps.build_schedule("gpipe", 3, 4, recompute=recompute)
-    monkeypatch.setattr("pipesim.schedule_checks.LARGE", 0)
+    monkeypatch.setattr("pipesim.schedules.order.op_columns.LARGE", 0)
     compiled = ps.Schedule(name="x", **{name: getattr(plain, name) for name in columns})
-    assert compiled.kept
+    assert compiled.checked_flows is not None
     for flow in (consumers, producers, local_inputs):
         assert np.array_equal(flow(compiled), flow(plain))
 

@@ -13,7 +13,7 @@ from pipesim.batch.tables import message_times, op_times
 from pipesim.engine.cost_index import cost_index
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.replay import make_plan
-from pipesim.lowering import PROTOCOLS, lower
+from pipesim.schedules.program.lowering import PROTOCOLS, lower
 from tests.strategies import cases
 
 options = st.fixed_dictionaries(

@@ -12,7 +12,7 @@ import pipesim as ps
 from pipesim.fault_grid import fault_grid
 from pipesim.io.torch_export import export_notes
 from pipesim.io.torch_schedule import parse_torch_schedule, read_torch_schedule
-from pipesim.phases import rank_phases
+from pipesim.schedules.order.dataflow import rank_phases
 from tests.strategies import cases
 
 SAMPLES = Path(__file__).parent / "data" / "torch_schedule"

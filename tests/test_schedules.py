@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pipesim as ps
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 
 GOLDEN = Path(__file__).parent / "golden"
 

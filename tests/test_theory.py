@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipesim import bounds, theory
+from pipesim import bounds
+from pipesim.schedules import closed_forms as theory
 
 
 def test_by_hand():

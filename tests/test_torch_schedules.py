@@ -13,7 +13,7 @@ import pytest
 
 import pipesim as ps
 from pipesim.io.torch_schedule import read_torch_schedule
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import pipesim as ps
-from pipesim import theory
 from pipesim.cli.parser import build_parser
 from pipesim.config.sections import SECTIONS
-from pipesim.lowering import PROTOCOLS
-from pipesim.schedules import FAMILIES
+from pipesim.schedules import closed_forms as theory
+from pipesim.schedules.families.registry import FAMILIES
+from pipesim.schedules.program.lowering import PROTOCOLS
 
 
 def step(forward, backward, m, schedule="1f1b", **options):

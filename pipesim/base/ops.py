@@ -20,6 +20,9 @@ class Kind(IntEnum):
 
 
 COMPUTE_KINDS = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R)
+# The same as plain numbers, for compiled code.
+F, B, I, W, R = map(int, COMPUTE_KINDS)
+KINDS = len(COMPUTE_KINDS)
 
 _OP = re.compile(r"(\d+)([FBIWR])(\d+)(?:\.(\d+))?")
 

@@ -20,14 +20,14 @@ from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.replay import make_plan
 from pipesim.engine.workload import check_fit, meeting
 from pipesim.equal_stages import equalised
-from pipesim.lowering import lower
 from pipesim.memory_limit import check_memory_limit
 from pipesim.pipeline.components import COST_FIELDS
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants, bases, cost_fields
 from pipesim.run import check_eager_limit
-from pipesim.schedule import Schedule
-from pipesim.schedules import closed_form_bubble
+from pipesim.schedules.families.registry import closed_form_bubble
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.lowering import lower
 
 __all__ = ["METRICS", "CostVariants", "cost_fields", "makespans", "simulate_many"]
 
@@ -103,7 +103,7 @@ def simulate_many(
 
     Examples
     --------
-    >>> from pipesim.schedules import build_schedule
+    >>> from pipesim.schedules.families.registry import build_schedule
     >>> slow = [Pipeline.from_costs([1, 1, 1, f], [2, 2, 2, 2 * f]) for f in (1, 2)]
     >>> numbers = simulate_many(build_schedule("1f1b", ranks=4, microbatches=8), slow)
     >>> numbers["makespan_ms"].tolist()

@@ -10,7 +10,7 @@ from pipesim.base.types import FloatArray
 from pipesim.batch.tables import device_tables, hop_tables, is_uniform, stage_costs
 from pipesim.lower_bound import makespan_bound
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 
 def makespan_bounds(schedule: Schedule, pipelines: Sequence[Pipeline]) -> FloatArray:

@@ -12,7 +12,7 @@ from pipesim.memory_limit import ops_over_limit
 from pipesim.pipeline.components import SIZE_FIELDS
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import bases
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 T = TypeVar("T")
 

@@ -12,13 +12,13 @@ import numpy as np
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.dataflow import has_pairs, second_of_pair
 from pipesim.engine.workload import message_tables, messages_of, op_durations, with_overhead
 from pipesim.pipeline.components import COST_FIELDS, missing_cost
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants
-from pipesim.program import Program
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import has_pairs, second_of_pair
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.program import Program
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,7 +25,7 @@ from pipesim.calibrate.least_squares import (
 from pipesim.pipeline.links import Link
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 NUDGE = 1e-6  # of a step, by which the derivatives are taken: exact unless a kink is that near
 EXACT = 1e-22  # of squared relative errors: nothing is left to fit

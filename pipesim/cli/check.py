@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.actions import Actions
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ConfigError, DeadlockError, ScheduleError
 from pipesim.base.files import CONFIG_ENDINGS, has_ending, is_schedule_file
@@ -16,11 +15,12 @@ from pipesim.cli.outputs import to_json
 from pipesim.engine.deadlock import check_deadlock
 from pipesim.fault_grid import fault_grid
 from pipesim.io.torch_schedule import read_torch_schedule
-from pipesim.lowering import AS_LISTED, PROTOCOLS, lower
-from pipesim.phases import rank_phases
-from pipesim.program import Program
-from pipesim.schedule import Schedule
 from pipesim.schedule_file import ScheduleFile, place_text
+from pipesim.schedules.order.dataflow import rank_phases
+from pipesim.schedules.order.listed_actions import Actions
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.lowering import AS_LISTED, PROTOCOLS, lower
+from pipesim.schedules.program.program import Program
 
 MOST_OPS = 20_000  # of a file for which all protocols are tried
 SHOWN = 50  # faults on the screen; in JSON there are all of them

@@ -29,7 +29,7 @@ from pipesim.config import (
 from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report, sensitivity_text, step_text
 from pipesim.run import Run
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
 from pipesim.step import Step, without_end
 from pipesim.text_gantt import text_gantt
 from pipesim.trace_file import write_trace

@@ -18,8 +18,9 @@ from pipesim.io.torch_schedule import read_schedule
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
-from pipesim.schedule import Schedule
-from pipesim.schedules import FAMILIES, Family
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.registry import FAMILIES
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.step import simulate_slowest, simulate_step, without_end
 
 

@@ -11,7 +11,7 @@ from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.instruction_grid import NAMES, instruction_grid
 from pipesim.engine.workload import bind
-from pipesim.lowering import lower as lower_schedule
+from pipesim.schedules.program.lowering import lower as lower_schedule
 
 
 def lower(arguments: Namespace) -> None:

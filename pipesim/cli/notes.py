@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from pipesim.base.text import span_text
-from pipesim.schedule import Schedule
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
+from pipesim.schedules.order.schedule import Schedule
 
 
 def chunk_note(schedule: Schedule) -> str | None:
@@ -14,7 +14,7 @@ def chunk_note(schedule: Schedule) -> str | None:
 
     Examples
     --------
-    >>> from pipesim.schedules import build_schedule
+    >>> from pipesim.schedules.families.registry import build_schedule
     >>> chunk_note(build_schedule("interleaved", ranks=4, microbatches=8, chunks=1))
     '1 stage a rank, nothing to interleave; give 8 stages, or ranks = 2'
     """
@@ -31,7 +31,7 @@ def weight_note(schedule: Schedule) -> str | None:
 
     Examples
     --------
-    >>> from pipesim.schedules import build_schedule
+    >>> from pipesim.schedules.families.registry import build_schedule
     >>> weight_note(build_schedule("chimera", ranks=4, microbatches=8))
     '2 copies of the model, so 2 times the weights on every rank'
     >>> weight_note(build_schedule("pipedream", ranks=4, microbatches=8))

@@ -25,7 +25,7 @@ from pipesim.pipeline.training import Training
 from pipesim.planning import refine_split
 from pipesim.planning.candidates import held_by_stage
 from pipesim.run import Run, simulate
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 OWN, SIMULATED = "config", "simulated"
 MOST_COUNTS = 16  # stages whose layers are listed one by one

@@ -33,8 +33,8 @@ from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
 from pipesim.resolve import resolve_schedule
 from pipesim.run import Run, simulate
-from pipesim.schedule import Schedule
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.step import Step, simulate_slowest, simulate_step
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from pipesim.base.files import is_schedule_file
 from pipesim.config.sections import RunSection, Sections, StagesSection
 from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
-from pipesim.lowering import PROTOCOLS
 from pipesim.pipeline.partition.partition import WEIGHTS
 from pipesim.pipeline.placement import PLACEMENTS, Placement, default_placement, default_ranks
 from pipesim.run import ENGINES
-from pipesim.schedules import FAMILIES
+from pipesim.schedules.families.registry import FAMILIES
+from pipesim.schedules.program.lowering import PROTOCOLS
 
 SWEEP_MODES = ("product", "zip")
 OR_A_FILE = "or the path of a .csv file"  # what names of schedules are known beside

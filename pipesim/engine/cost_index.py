@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
-from pipesim.program import Program
+from pipesim.schedules.program.program import Program
 
 
 @dataclass(frozen=True, slots=True, eq=False)

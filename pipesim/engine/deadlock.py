@@ -16,10 +16,10 @@ from pipesim.base.errors import DeadlockError, Standing
 from pipesim.base.ops import Kind
 from pipesim.base.text import count_text
 from pipesim.base.types import BoolArray
-from pipesim.dataflow import producers
 from pipesim.engine.event_graph import START, TRANSFER, EventGraph, event_graph
-from pipesim.program import Program
-from pipesim.program_text import COMPUTE, SEND
+from pipesim.schedules.order.dataflow import producers
+from pipesim.schedules.program.program import Program
+from pipesim.schedules.program.text import COMPUTE, SEND
 
 SHOWN = 16  # ranks in the message
 BEFORE, BEHIND = 4, 3  # instructions shown around the stuck ones

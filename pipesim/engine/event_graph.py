@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from pipesim.base.types import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
-from pipesim.dataflow import local_inputs, producers
-from pipesim.program import Program
-from pipesim.program_text import COMPUTE, SEND
+from pipesim.schedules.order.dataflow import local_inputs, producers
+from pipesim.schedules.program.program import Program
+from pipesim.schedules.program.text import COMPUTE, SEND
 
 START, MIDDLE, END = 0, 1, 2  # the times of a node
 NO_COST, DURATION, TRANSFER = 0, 1, 2  # what a node's costs are

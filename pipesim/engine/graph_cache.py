@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from pipesim.base.types import BoolArray
 from pipesim.engine.event_graph import EventGraph, event_graph
-from pipesim.program import Program
+from pipesim.schedules.program.program import Program
 
 MOST_NODES = 4_000_000  # of all graphs that are kept
 

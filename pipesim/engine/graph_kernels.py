@@ -8,7 +8,7 @@ from numba import njit
 
 from pipesim.base.types import BoolArray, Int8Array, Int32Array, IntArray
 from pipesim.engine.event_graph import DURATION, END, MIDDLE, NO_COST, START, TRANSFER
-from pipesim.program_text import COMPUTE, SEND
+from pipesim.schedules.program.text import COMPUTE, SEND
 
 
 @njit(cache=True)

@@ -17,7 +17,7 @@ from pipesim.base.ops import Kind
 from pipesim.base.text import text_table
 from pipesim.base.types import IntArray
 from pipesim.engine.event_graph import EventGraph
-from pipesim.program import Program
+from pipesim.schedules.program.program import Program
 
 DEEPSPEED_NAMES = {
     Kind.F: "ForwardPass",

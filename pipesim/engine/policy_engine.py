@@ -14,14 +14,14 @@ from simpy.events import EventPriority
 
 from pipesim.base.errors import DeadlockError, ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.dataflow import closes
 from pipesim.engine.channels import Handover, Wire
 from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import bind
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.program import Program, bare_program
-from pipesim.schedule import Schedule
-from pipesim.schedules.policies import Policy, RankState
+from pipesim.schedules.families.policies import Policy, RankState
+from pipesim.schedules.order.dataflow import closes
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.program import Program, bare_program
 
 DECIDE = EventPriority(2)  # after all else of the same instant; SimPy's own are 0 and 1
 

@@ -18,8 +18,8 @@ from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import EventGraph
 from pipesim.engine.graph_cache import cached_graph
 from pipesim.engine.workload import Workload
-from pipesim.program import Program
-from pipesim.program_text import COMPUTE
+from pipesim.schedules.program.program import Program
+from pipesim.schedules.program.text import COMPUTE
 from pipesim.trace import Spans
 
 BLOCK = 64  # cost sets that go through a plan together

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipesim.base.types import Progress
 from pipesim.engine.workload import Workload
-from pipesim.program import Program
+from pipesim.schedules.program.program import Program
 from pipesim.trace import Spans
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pipesim.engine.event_graph import TRANSFER
 from pipesim.engine.workload import Workload
 from pipesim.pipeline.components import COST_FIELDS
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd

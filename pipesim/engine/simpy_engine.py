@@ -27,8 +27,8 @@ from pipesim.engine.deadlock import deadlock_error
 from pipesim.engine.event_graph import event_graph
 from pipesim.engine.run_state import RunState
 from pipesim.engine.workload import Workload
-from pipesim.program import Program
-from pipesim.program_text import RECV, SEND
+from pipesim.schedules.program.program import Program
+from pipesim.schedules.program.text import RECV, SEND
 from pipesim.trace import Spans
 
 REPORT_EVERY = 1024  # steps of a rank between two calls of the progress hook

@@ -8,11 +8,11 @@ import numpy as np
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
-from pipesim.dataflow import local_inputs, producers, second_of_pair
 from pipesim.pipeline.components import missing_cost
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.program import Program
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import local_inputs, producers, second_of_pair
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.program import Program
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import replacing
 from pipesim.base.ops import Kind
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 
 def write_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:

@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pipesim.actions import Actions
 from pipesim.base.errors import ConfigError, ScheduleError
 from pipesim.base.types import Int8Array
 from pipesim.io.torch_cells import Cells
@@ -32,8 +31,9 @@ from pipesim.io.torch_placement import find_placement
 from pipesim.io.torch_table import Table, make_table
 from pipesim.io.torch_transfers import check_transfers, has_transfers
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import Schedule
 from pipesim.schedule_file import Fault, ScheduleFile
+from pipesim.schedules.order.listed_actions import Actions
+from pipesim.schedules.order.schedule import Schedule
 
 MOST_RANKS = 100_000
 

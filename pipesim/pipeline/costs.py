@@ -12,8 +12,6 @@ from pipesim.pipeline.components import missing_cost
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
 
-OBJECTIVES = ("span", "makespan")  # what a searched order keeps short
-
 
 class StageTimes(NamedTuple):
     """How long things take [ms].
@@ -30,18 +28,6 @@ class StageTimes(NamedTuple):
     input_grad: FloatArray
     weight_grad: FloatArray
     hop: FloatArray
-
-
-def check_objective(name: str, objective: str) -> None:
-    """Check that an objective is one of the known ones.
-
-    Raises
-    ------
-    ScheduleError
-        If it is not.
-    """
-    if objective not in OBJECTIVES:
-        raise ScheduleError(f"{name}: objective {objective!r}; known: {', '.join(OBJECTIVES)}")
 
 
 def split_backward_times(

@@ -13,7 +13,7 @@ from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
 from pipesim.run import Run
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 TIE = 1e-9  # relative; splits this close count as equally fast
 

@@ -17,14 +17,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.base.types import BoolArray, FloatArray, IntArray
-from pipesim.dataflow import closes, op_numbers
 from pipesim.runtime.clock import clock_of
 from pipesim.runtime.held_bytes import HeldBytes, Kept, unchanged
 from pipesim.runtime.random_state import RandomState
 from pipesim.runtime.registered import check_registered
 from pipesim.runtime.split_backward import WeightPart, input_gradient, weight_gradients
 from pipesim.runtime.stage import explained
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import closes
+from pipesim.schedules.order.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Execution:
     def __post_init__(self) -> None:
         self.trains = self.schedule.kinds != {Kind.F}
         with_backward = self.trains and not self.schedule.separate_recompute
-        self.rebuilt = (op_numbers(self.schedule)[Kind.R] >= 0) | with_backward
+        self.rebuilt = (self.schedule.numbers()[Kind.R] >= 0) | with_backward
 
     def run(self, order: Iterable[int]) -> Measured:
         """Return what it took to execute the ops in this order of their numbers."""

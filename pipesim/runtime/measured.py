@@ -10,7 +10,7 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ class MeasuredStep:
     order
         The order that was run.
     protocol
-        How its messages were sent, as a protocol of `pipesim.lowering`.
+        How its messages were sent, as a protocol of `pipesim.schedules.program.lowering`.
     start, end
         Of every op, arrays (repeats, ops) in the order of the schedule [ms], from the first start
         of each repeat.

@@ -8,7 +8,7 @@ from torch import nn
 from pipesim.base.ops import Kind
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.runtime.execution import Measured
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 
 
 def measured_pipeline(

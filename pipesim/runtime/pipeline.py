@@ -79,7 +79,7 @@ from pipesim.runtime.saved_bytes import storages_of
 from pipesim.runtime.shards import load_stages, save_stages
 from pipesim.runtime.stage import check_gradients_can_be, checked_stages
 from pipesim.runtime.step_result import StepResult, step_result
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.step import without_end
 
 

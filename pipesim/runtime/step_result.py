@@ -10,7 +10,7 @@ from pipesim.pipeline.training import Training
 from pipesim.run import Run, simulate
 from pipesim.runtime.execution import Measured
 from pipesim.runtime.measured_run import measured_pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.step import Step, simulate_step
 
 

@@ -14,11 +14,11 @@ from pipesim.base.files import is_schedule_file
 from pipesim.engine.deadlock import check_deadlock
 from pipesim.io.torch_export import export_notes
 from pipesim.io.torch_schedule import read_schedule
-from pipesim.lowering import lower
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.runtime.sleeping import sleeping_stage
-from pipesim.schedule import Schedule
-from pipesim.schedules import build_schedule
+from pipesim.schedules.families.registry import build_schedule
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.lowering import lower
 
 # Schedule class in PyTorch -> our name of its order, and options.
 TORCH_CLASSES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -22,7 +22,7 @@ from pipesim.config import Config, parse_pipeline, parse_schedule
 from pipesim.config.axes import IMBALANCE
 from pipesim.config.sections import Sections
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.sweep.imbalance import scaled, stage_factors, stage_work
 from pipesim.sweep.study import Point, Study
 

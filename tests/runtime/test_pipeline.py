@@ -17,7 +17,7 @@ from pipesim.base.ops import Kind  # noqa: E402
 from pipesim.runtime import Pipeline, profile_layers, split_model  # noqa: E402
 from pipesim.runtime.held_bytes import HeldBytes  # noqa: E402
 from pipesim.runtime.split_backward import places_of_use  # noqa: E402
-from pipesim.schedules import FAMILIES  # noqa: E402
+from pipesim.schedules.families.registry import FAMILIES  # noqa: E402
 from tests.longest_path import longest_path  # noqa: E402
 
 SLICED = ("seq1f1b", "terapipe")  # attention over slices needs what torch does not keep

@@ -29,13 +29,13 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from pipesim.actions import Actions
 from pipesim.base.checks import hint
 from pipesim.base.ops import COMPUTE_KINDS, Kind
-from pipesim.dataflow import op_numbers, producers
-from pipesim.program import Program, bare_program
-from pipesim.program_text import COMPUTE, RECV, SEND
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import producers
+from pipesim.schedules.order.listed_actions import Actions
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.program import Program, bare_program
+from pipesim.schedules.program.text import COMPUTE, RECV, SEND
 
 AS_LISTED = ("rendezvous", "posted", "posted_blocking")  # these take the transfers of a file
 PROTOCOLS = ("eager", "rendezvous", "odd_even", "paired", "posted", "posted_blocking")
@@ -114,7 +114,7 @@ def program_of(bare: Program, rows: list[list[Instruction]], protocol: str) -> P
 
 def _as_listed(schedule: Schedule, listed: Actions, protocol: str) -> Program:
     """Return the instructions in the order in which a file lists them, one a cell."""
-    numbers = op_numbers(schedule)
+    numbers = schedule.numbers()
     forward, backward = numbers[Kind.F], np.maximum(numbers[Kind.B], numbers[Kind.I])
     unit = listed.microbatch * schedule.slices + listed.slice
     made = np.empty(len(listed), dtype=np.int32)  # the op itself, or the one that makes the message

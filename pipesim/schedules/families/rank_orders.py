@@ -9,7 +9,7 @@ from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import IntArray
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import RankOps
+from pipesim.schedules.order.schedule import RankOps
 
 Pass = tuple[IntArray, IntArray]  # stages and micro-batches of one kind, in order
 

@@ -13,8 +13,41 @@ from pipesim.base.errors import ScheduleError
 from pipesim.base.text import count_text
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import PLACEMENTS, Placement
-from pipesim.schedule import Schedule
-from pipesim.schedules.families import FAMILIES, Family
+from pipesim.schedules.families import (
+    chimera,
+    dualpipe,
+    gpipe,
+    hanayo,
+    interleaved,
+    one_f_one_b,
+    pipedream,
+    sliced,
+    v_family,
+    zb_auto,
+    zb_v,
+    zero_bubble,
+)
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.order.schedule import Schedule
+
+# The modules of the named schedules, in the order in which they are listed.
+MODULES = (
+    gpipe,
+    one_f_one_b,
+    interleaved,
+    zero_bubble,
+    zb_auto,
+    zb_v,
+    v_family,
+    dualpipe,
+    chimera,
+    hanayo,
+    sliced,
+    pipedream,
+)
+FAMILIES: dict[str, Family] = {
+    name: family for module in MODULES for name, family in module.FAMILIES.items()
+}
 
 MOST_KEPT = 2_000_000  # ops of all schedules that are kept for the next call
 MOST_FORWARDS = 50_000_000  # forwards, with one op or two more each

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import RankOps, Schedule
-from pipesim.schedules.rank_orders import columns, each_rank
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import columns, each_rank
+from pipesim.schedules.order.schedule import RankOps, Schedule
 
 
 def zb_v(placement: Placement, microbatches: int) -> Schedule:
@@ -77,3 +78,18 @@ def _turns(ranks: int, rank: int, microbatches: int) -> Iterator[tuple[Kind, int
         yield from (run(Kind.I, 0), run(Kind.W, 0))
     yield from [(Kind.W, 1)] * rank
     yield from [(Kind.W, 0)] * rank
+
+
+FAMILIES = {
+    "zb_v": Family(
+        build=zb_v,
+        summary="two chunks in a V, no bubble at F=I=W",
+        placement="v_shape",
+        chunks=2,
+        backward="I, W",
+        warm_up="2(p-r)-1+2r chunks",
+        peak="min(2m, 2p) chunks",
+        formula="span time 0 at F=I=W",
+        source="Qi et al. 2024",
+    ),
+}

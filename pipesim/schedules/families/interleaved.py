@@ -19,8 +19,10 @@ from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import RankOps, Schedule
-from pipesim.schedules.rank_orders import Pass, each_rank, one_forward_one_backward, weave
+from pipesim.schedules.closed_forms import breadth_first_bubble, interleaved_bubble
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import Pass, each_rank, one_forward_one_backward, weave
+from pipesim.schedules.order.schedule import RankOps, Schedule
 
 
 def interleaved(
@@ -184,3 +186,40 @@ def _nearest(count: int, legal: Callable[[int], bool]) -> str:
     near = (x for d in range(1, 2 * count + 64) for x in (count - d, count + d))
     found = islice((x for x in near if x > 0 and legal(x)), 2)
     return " or ".join(map(str, sorted(found)))
+
+
+FAMILIES = {
+    "interleaved": Family(
+        build=interleaved,
+        summary="1F1B over v chunks a rank",
+        placement="looped",
+        chunks=None,
+        warm_up="min(m v, 2(p-1-r)+(v-1)N) chunks",
+        peak="min(m v, 2(p-1-r)+(v-1)N+1) chunks",
+        formula="(p-1)/(m v+p-1)",
+        bubble=interleaved_bubble,
+        source="Narayanan et al. 2021",
+    ),
+    "interleaved_zb": Family(
+        build=interleaved_zb,
+        summary="interleaved, with a split backward",
+        placement="looped",
+        chunks=None,
+        backward="I, W",
+        warm_up="p-1-r+(v-1)N chunks",
+        peak="min(m v, p+(v-1)N) chunks",
+        formula="-",
+        source="PyTorch; Qi et al. 2024",
+    ),
+    "looped_bfs": Family(
+        build=looped_bfs,
+        summary="all micro-batches through a chunk before the next",
+        placement="looped",
+        chunks=None,
+        warm_up="m v chunks",
+        peak="m v chunks",
+        formula="(p-1)/(m v+p-1), m >= p",
+        bubble=breadth_first_bubble,
+        source="Lamy-Poirier 2023",
+    ),
+}

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import IntArray
-from pipesim.schedules.zb_v import zb_v_turns
+from pipesim.schedules.families.zb_v import zb_v_turns
 
 F0, F1, I1, I0, W = range(5)
 Plan: TypeAlias = list[list[int]]  # codes of every rank

@@ -18,14 +18,17 @@ from pipesim.base.checks import is_number
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.pipeline.costs import check_objective, split_backward_times
+from pipesim.pipeline.costs import split_backward_times
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import Schedule
-from pipesim.schedules.rank_orders import columns
-from pipesim.schedules.zero_bubble_search import zero_bubble_orders
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import columns
+from pipesim.schedules.families.zero_bubble_search import zero_bubble_orders
+from pipesim.schedules.order.schedule import Schedule
 
 ASSUMED_FREED = 0.5  # of the stash, by I, where the stages do not say how large that is
+
+OBJECTIVES = ("span", "makespan")  # what a searched order keeps short
 
 
 def zb_auto(
@@ -125,3 +128,49 @@ def _limits(name: str, stages: int, limit: float | Sequence[float] | None) -> Fl
             )
     most = [np.inf if value is None else value for value in given]
     return np.broadcast_to(np.array(most, dtype=np.float64), stages).copy()
+
+
+def check_objective(name: str, objective: str) -> None:
+    """Check that an objective is one of the known ones.
+
+    Raises
+    ------
+    ScheduleError
+        If it is not.
+    """
+    if objective not in OBJECTIVES:
+        raise ScheduleError(f"{name}: objective {objective!r}; known: {', '.join(OBJECTIVES)}")
+
+
+FAMILIES = {
+    "zb_auto": Family(
+        build=zb_auto,
+        summary="the best order found within a memory limit",
+        backward="I, W",
+        warm_up="by cost",
+        peak="the limit",
+        formula="at most that of zb_h1",
+        source="Qi et al. 2024",
+        by_cost=True,
+    ),
+    "zb_1p": Family(
+        build=zb_1p,
+        summary="the best order found in the memory of 1F1B",
+        backward="I, W",
+        warm_up="by cost",
+        peak="p stashes",
+        formula="span time (p-1)(F+I-W)",
+        source="Qi et al. 2024",
+        by_cost=True,
+    ),
+    "zb_2p": Family(
+        build=zb_2p,
+        summary="the best order found in twice that memory",
+        backward="I, W",
+        warm_up="by cost",
+        peak="2p stashes",
+        formula="span time about 0",
+        source="Qi et al. 2024",
+        by_cost=True,
+    ),
+}

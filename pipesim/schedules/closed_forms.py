@@ -18,6 +18,8 @@ import numpy as np
 
 from pipesim.base.checks import check_amount, check_count
 from pipesim.base.types import FloatArray
+from pipesim.schedules.order.op_columns import OpColumns
+from pipesim.schedules.slot_table import bubble_formula
 
 TOLERANCE = 1e-12  # relative; sums in another order round differently
 
@@ -215,6 +217,30 @@ def alpa_makespan(total: Sequence[float], microbatches: int) -> float:
     """
     t, m = _times("total", total), check_count("microbatches", microbatches)
     return float(t.sum() + (m - 1) * t.max())
+
+
+def equal_stages_bubble(schedule: OpColumns) -> float:
+    """Return (p-1)/(m+p-1)."""
+    return bubble_formula(schedule.ranks, schedule.microbatches)
+
+
+def units_bubble(schedule: OpColumns) -> float:
+    """Return (p-1)/(m x chunks x slices + p-1)."""
+    chunks = schedule.stages // schedule.ranks
+    return bubble_formula(schedule.ranks, schedule.microbatches * chunks * schedule.slices)
+
+
+def interleaved_bubble(schedule: OpColumns) -> float | None:
+    """Return the closed form where the groups are such that it holds."""
+    return units_bubble(schedule) if schedule.microbatches >= schedule.ranks else None
+
+
+def breadth_first_bubble(schedule: OpColumns) -> float:
+    """Return the bubble of one micro-batch after the other through each chunk in turn."""
+    p, m = schedule.ranks, schedule.microbatches
+    chunks = schedule.stages // p
+    slots = (chunks - 1) * max(m, p) + m + p - 1
+    return 1 - m * chunks / slots
 
 
 def _one_is_slow(f: FloatArray, b: FloatArray) -> bool:

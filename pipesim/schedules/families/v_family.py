@@ -14,12 +14,14 @@ Memory, 2024; the rules of the search, for any costs, are in `v_search.py`.
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.pipeline.costs import check_objective, split_backward_times
+from pipesim.pipeline.costs import split_backward_times
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import Schedule
-from pipesim.schedules.rank_orders import columns
-from pipesim.schedules.v_search import v_orders
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import columns
+from pipesim.schedules.families.v_search import v_orders
+from pipesim.schedules.families.zb_auto import check_objective
+from pipesim.schedules.order.schedule import Schedule
 
 
 def v_schedule(
@@ -104,3 +106,43 @@ def _searched(
     found = v_orders(*times, microbatches, limit, objective)
     orders = [columns((stage, Kind[kind], n) for kind, stage, n in order) for order in found]
     return Schedule.from_rank_ops(name, placement, microbatches, orders)
+
+
+FAMILIES = {
+    "v_schedule": Family(
+        build=v_schedule,
+        summary="the best order found on a V within a memory limit",
+        placement="v_shape",
+        chunks=2,
+        backward="I, W",
+        warm_up="by cost",
+        peak="the limit k, chunks",
+        formula="span 0 to 3p-1 slots, k=2p to p",
+        source="Qi et al. 2024, Controllable Memory",
+        by_cost=True,
+    ),
+    "v_half": Family(
+        build=v_half,
+        summary="the same in half the memory of 1F1B",
+        placement="v_shape",
+        chunks=2,
+        backward="I, W",
+        warm_up="by cost",
+        peak="p chunks, p+1 if p is odd, 4 if p = 2",
+        formula="span 3p-1 slots at F=I=W",
+        source="Qi et al. 2024, Controllable Memory",
+        by_cost=True,
+    ),
+    "v_min": Family(
+        build=v_min,
+        summary="the same in about a third of it",
+        placement="v_shape",
+        chunks=2,
+        backward="I, W",
+        warm_up="by cost",
+        peak="2 floor((p+4)/3) chunks",
+        formula="span about 4p slots at F=I=W",
+        source="Qi et al. 2024, Controllable Memory",
+        by_cost=True,
+    ),
+}

@@ -14,7 +14,7 @@ from random import Random
 from typing import NamedTuple, TypeAlias
 
 from pipesim.base.types import FloatArray
-from pipesim.schedules.v_plans import (
+from pipesim.schedules.families.v_plans import (
     F0,
     F1,
     I0,

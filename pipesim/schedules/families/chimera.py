@@ -15,15 +15,16 @@ follow. (With more memory 3m+3(p/2-1) can be reached at B = 2F.)
 
 from pipesim.base.ops import Kind, Op
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import Schedule
-from pipesim.schedules.list_scheduling import (
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.list_scheduling import (
     HALVES,
     Outcome,
     best_of,
     list_schedule,
     turning_at,
 )
-from pipesim.schedules.rank_orders import check_even, columns
+from pipesim.schedules.families.rank_orders import check_even, columns
+from pipesim.schedules.order.schedule import Schedule
 
 
 def chimera(placement: Placement, microbatches: int) -> Schedule:
@@ -88,3 +89,16 @@ def _run(
             directions[op.microbatch],
         ),
     )
+
+
+FAMILIES = {
+    "chimera": Family(
+        build=chimera,
+        summary="two pipelines in opposite directions",
+        placement="bidirectional",
+        warm_up="varies",
+        peak="min(m, p), weights x 2",
+        formula="(p-2)/(3m/2+p-2) at B=2F, m=n p",
+        source="Li and Hoefler 2021",
+    ),
+}

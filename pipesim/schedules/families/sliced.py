@@ -17,8 +17,10 @@ import numpy as np
 from pipesim.base.checks import check_count
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import RankOps, Schedule
-from pipesim.schedules.rank_orders import each_rank, one_forward_one_backward
+from pipesim.schedules.closed_forms import units_bubble
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import each_rank, one_forward_one_backward
+from pipesim.schedules.order.schedule import RankOps, Schedule
 
 
 def seq1f1b(
@@ -118,3 +120,26 @@ def slice_fractions(slices: int | Sequence[float]) -> tuple[float, ...]:
     if abs(sum(fractions) - 1) > 1e-9:
         raise ValueError(f"slices = {slices!r} sum to {sum(fractions)}, not to 1")
     return fractions
+
+
+FAMILIES = {
+    "seq1f1b": Family(
+        build=seq1f1b,
+        summary="1F1B over slices of micro-batches",
+        warm_up="min(m k, p-2-r+k) slices",
+        peak="min(m k, p-1-r+k) slices",
+        formula="(p-1)/(m k+p-1)",
+        bubble=lambda s: units_bubble(s) if len(set(s.fractions)) == 1 else None,
+        source="Sun et al. 2024",
+    ),
+    "terapipe": Family(
+        build=terapipe,
+        summary="forwards of slices",
+        backward="none",
+        warm_up="m k slices",
+        peak="1 slice",
+        formula="(p-1)/(m k+p-1)",
+        bubble=lambda s: units_bubble(s) if len(set(s.fractions)) == 1 else None,
+        source="Li et al. 2021",
+    ),
+}

@@ -6,30 +6,26 @@
 The slots show what must come before what; they are no times.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pipesim.base.types import BoolArray, IntArray
-from pipesim.dataflow import local_inputs, producers, second_of_pair
-from pipesim.order_text import op_text
-
-if TYPE_CHECKING:
-    from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import local_inputs, producers, second_of_pair
+from pipesim.schedules.order.op_columns import OpColumns
+from pipesim.schedules.order.op_text import op_text
 
 LEAST_CELL = 3  # characters: `F0` and a space
 
 
-def unit_slots(schedule: "Schedule") -> IntArray:
+def unit_slots(ops: OpColumns) -> IntArray:
     """Return the earliest slot of every op if each took one slot; -1 for ops never reached.
 
     Array (ops,). A rank walks its order until an op lacks an input, and goes on when that input
     is there, so that the time is linear in the number of ops.
     """
-    inputs = np.stack([producers(schedule), local_inputs(schedule)])
-    offsets, second = schedule.offsets, second_of_pair(schedule)
+    inputs = np.stack([producers(ops), local_inputs(ops)])
+    offsets, second = ops.offsets, second_of_pair(ops)
     needs: list[list[int]] = inputs.tolist()
-    items = len(schedule)
+    items = len(ops)
     last_of_pair = np.arange(items)
     seconds = np.flatnonzero(second)
     last_of_pair[seconds - 1] = seconds
@@ -66,23 +62,23 @@ def unit_slots(schedule: "Schedule") -> IntArray:
     return np.array(slot, dtype=np.int64)
 
 
-def text_grid(schedule: "Schedule", width: int | None = None) -> str:
+def text_grid(ops: OpColumns, width: int | None = None) -> str:
     """Return the order as text: one row a rank, one column a slot, `.` for an idle slot.
 
     The stage is left out of the labels where each rank has one, and so is the slice.
     """
-    slot = unit_slots(schedule)
+    slot = unit_slots(ops)
     columns = int(slot.max()) + 1
     most = columns if width is None else min(columns, max(1, width // LEAST_CELL))
-    labels = _labels(schedule, (slot >= 0) & (slot < most) | _first_stuck(schedule, slot))
+    labels = _labels(ops, (slot >= 0) & (slot < most) | _first_stuck(ops, slot))
     cell = max(map(len, labels.values())) + 1
     shown = columns if width is None else min(columns, max(1, width // cell))
-    margin = len(str(schedule.ranks - 1))
+    margin = len(str(ops.ranks - 1))
     lines = []
-    for rank in range(schedule.ranks):
+    for rank in range(ops.ranks):
         cells = ["."] * shown
         never = ""
-        for number in range(schedule.offsets[rank], schedule.offsets[rank + 1]):
+        for number in range(ops.offsets[rank], ops.offsets[rank + 1]):
             if number not in labels:
                 continue
             if slot[number] < 0:
@@ -96,26 +92,26 @@ def text_grid(schedule: "Schedule", width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def _labels(schedule: "Schedule", wanted: BoolArray) -> dict[int, str]:
+def _labels(ops: OpColumns, wanted: BoolArray) -> dict[int, str]:
     """Return the labels of some ops by their numbers; a pair has one label, `F1&B0`."""
-    several = schedule.stages > schedule.ranks or schedule.placement.directions > 1
-    sliced = schedule.slices > 1
-    second = second_of_pair(schedule)
+    several = ops.stages > ops.ranks or ops.placement.directions > 1
+    sliced = ops.slices > 1
+    second = second_of_pair(ops)
     before = np.append(second[1:] & wanted[1:], False)  # a pair is wanted with either op
     wanted = wanted | before | second & np.append(False, wanted[:-1])
     labels: dict[int, str] = {}
     for number in np.flatnonzero(wanted).tolist():
-        labels[number] = op_text(schedule.op(number), several, sliced)
+        labels[number] = op_text(ops.op(number), several, sliced)
         if second[number]:
             labels[number - 1] = labels[number] = f"{labels[number - 1]}&{labels[number]}"
     return labels
 
 
-def _first_stuck(schedule: "Schedule", slot: IntArray) -> BoolArray:
+def _first_stuck(ops: OpColumns, slot: IntArray) -> BoolArray:
     """Return which op is the first of its rank that is never reached."""
     stuck = slot < 0
     first = stuck.copy()
     first[1:] &= ~stuck[:-1]
-    starts = schedule.offsets[:-1]
+    starts = ops.offsets[:-1]
     first[starts] = stuck[starts]
     return first

@@ -19,9 +19,9 @@ import numpy as np
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Op
 from pipesim.base.types import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
-from pipesim.dataflow import consumers, has_pairs, second_of_pair
-from pipesim.program_text import COMPUTE, RECV, aligned_rows, parse_lists, transfer_kind
-from pipesim.schedule import Schedule
+from pipesim.schedules.order.dataflow import consumers, has_pairs, second_of_pair
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.schedules.program.text import COMPUTE, RECV, aligned_rows, parse_lists, transfer_kind
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

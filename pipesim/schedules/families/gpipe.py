@@ -18,8 +18,10 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import Schedule
-from pipesim.schedules.rank_orders import each_rank
+from pipesim.schedules.closed_forms import equal_stages_bubble
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import each_rank
+from pipesim.schedules.order.schedule import Schedule
 
 RECOMPUTE = ("with_backward", "early", "except_last")
 
@@ -103,3 +105,26 @@ def gpipe(
     return Schedule.from_rank_ops(
         "gpipe", placement, microbatches, orders, separate_recompute=separate
     )
+
+
+FAMILIES = {
+    "gpipe_forward": Family(
+        build=gpipe_forward,
+        summary="forwards only",
+        backward="none",
+        warm_up="m",
+        peak="1",
+        formula="(p-1)/(m+p-1)",
+        bubble=equal_stages_bubble,
+        source="Huang et al. 2019",
+    ),
+    "gpipe": Family(
+        build=gpipe,
+        summary="all forwards, then all backwards",
+        warm_up="m",
+        peak="m",
+        formula="(p-1)/(m+p-1)",
+        bubble=lambda s: None if s.separate_recompute else equal_stages_bubble(s),
+        source="Huang et al. 2019",
+    ),
+}

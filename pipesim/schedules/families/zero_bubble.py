@@ -15,8 +15,9 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import RankOps, Schedule
-from pipesim.schedules.rank_orders import each_rank, single_stage, weave
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import each_rank, single_stage, weave
+from pipesim.schedules.order.schedule import RankOps, Schedule
 
 
 def zb_h1(placement: Placement, microbatches: int) -> Schedule:
@@ -78,3 +79,25 @@ def _woven(
 
     orders = each_rank(placement, order)
     return Schedule.from_rank_ops(name, placement, microbatches, orders)
+
+
+FAMILIES = {
+    "zb_h1": Family(
+        build=zb_h1,
+        summary="split backward, memory of 1F1B",
+        backward="I, W",
+        warm_up="min(m, p-1-r)",
+        peak="min(m, p)",
+        formula="span time (p-1)(F+I-W)",
+        source="Qi et al. 2024",
+    ),
+    "zb_h2": Family(
+        build=zb_h2,
+        summary="split backward, no bubble at F=I=W",
+        backward="I, W",
+        warm_up="min(m, 2(p-r)-1)",
+        peak="min(m, 2p-1)",
+        formula="span time (p-1)(F+I-2W)",
+        source="Qi et al. 2024",
+    ),
+}

@@ -17,15 +17,16 @@ from typing import Any
 
 from pipesim.base.ops import Kind, Op
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import Schedule
-from pipesim.schedules.list_scheduling import (
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.list_scheduling import (
     HALVES,
     Outcome,
     best_of,
     list_schedule,
     turning_at,
 )
-from pipesim.schedules.rank_orders import columns
+from pipesim.schedules.families.rank_orders import columns
+from pipesim.schedules.order.schedule import Schedule
 
 
 def hanayo(placement: Placement, microbatches: int) -> Schedule:
@@ -135,3 +136,17 @@ def _run(
         take=take,
         urgency=urgency,
     )
+
+
+FAMILIES = {
+    "hanayo": Family(
+        build=hanayo,
+        summary="zig-zag waves over one copy of the model",
+        placement="wave",
+        chunks=None,
+        warm_up="varies",
+        peak="min(m, p) v chunks",
+        formula="(2p-2)/(3pW+2p-2) at B=2F, m=p",
+        source="Liu et al. 2023",
+    ),
+}

@@ -26,8 +26,9 @@ from collections.abc import Iterator
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule import RankOps, Schedule
-from pipesim.schedules.rank_orders import check_even, columns, each_rank
+from pipesim.schedules.families.facts import Family
+from pipesim.schedules.families.rank_orders import check_even, columns, each_rank
+from pipesim.schedules.order.schedule import RankOps, Schedule
 
 Turn = tuple[Kind, int, int]  # kind, which of the two pipelines, number of its pair or -1
 
@@ -161,3 +162,28 @@ def _ops(
         if kind == Kind.I:
             waiting.append((stages[which], microbatch))
     return columns(ops)
+
+
+FAMILIES = {
+    "dualpipe": Family(
+        build=dualpipe,
+        summary="from both ends, forwards overlap backwards",
+        placement="bidirectional",
+        backward="B, I, W",
+        warm_up="p or p+1",
+        peak="p+1, weights x 2",
+        formula="time (p/2-1)(F&B+B-3W)",
+        source="DeepSeek-AI 2024",
+    ),
+    "dualpipe_v": Family(
+        build=dualpipe_v,
+        summary="DualPipe folded into a V",
+        placement="v_shape",
+        chunks=2,
+        backward="B, I, W",
+        warm_up="2p or 2p+1 chunks",
+        peak="2p+1 chunks",
+        formula="time (p-1)(F&B+B-3W)",
+        source="DeepSeek-AI 2025",
+    ),
+}

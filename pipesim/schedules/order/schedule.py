@@ -3,46 +3,36 @@
     rank 0 | F0 F1 .  B0 B1        the grid of two micro-batches on two stages, every op one
     rank 1 | .  F0 B0 F1 B1 .      slot long: a picture of the order, not of a run
 
-The ops of all ranks lie in flat arrays, rank after rank, so that a schedule of millions of ops
-is a few arrays and not millions of objects. An op's index in these arrays is its number for
-the engines, too. Times come from an engine only.
+The ops of all ranks lie in flat arrays, see `op_columns.py`. Times come from an engine only.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import Actions
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind, Op
 from pipesim.base.text import count_text
-from pipesim.base.types import Int8Array, Int32Array, IntArray
-from pipesim.dataflow import closes, opens, peak_by_rank, peak_by_stage
-from pipesim.order_text import implied_placement, order_columns, parse_order
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule_checks import check_schedule
-from pipesim.text_grid import text_grid
-
-if TYPE_CHECKING:
-    from pipesim.pipeline.pipeline import Pipeline
+from pipesim.schedules.order.dataflow import closes, opens, peak_by_rank, peak_by_stage
+from pipesim.schedules.order.grid import text_grid
+from pipesim.schedules.order.listed_actions import Actions
+from pipesim.schedules.order.op_columns import OP_COLUMNS, OpColumns
+from pipesim.schedules.order.op_text import implied_placement, order_columns, parse_order
+from pipesim.schedules.order.validity import check_order
 
 Column: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]]
 # The ops of a rank: stages, kinds, micro-batches; then slices and pairs where there are any.
 RankOps: TypeAlias = tuple[Column, ...]
-OP_COLUMNS = {
-    "stage": np.int32,
-    "kind": np.int8,
-    "microbatch": np.int32,
-    "slice": np.int32,
-    "group": np.int32,
-}
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Schedule:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Schedule(OpColumns):
     """Per rank an order of ops; owns the placement and the number of micro-batches.
 
     Made by `build_schedule`, by `Schedule.from_orders`, or by a function of one's own. What is
@@ -92,41 +82,22 @@ class Schedule:
     """
 
     name: str
-    placement: Placement
-    microbatches: int
-    stage: Int32Array
-    kind: Int8Array
-    microbatch: Int32Array
-    offsets: IntArray
-    slice: Int32Array = None  # type: ignore[assignment]  # filled in below
-    group: Int32Array = None  # type: ignore[assignment]
-    fractions: tuple[float, ...] = (1.0,)
-    directions: Int8Array = None  # type: ignore[assignment]
     weight_versions: tuple[int, ...] = ()
     separate_recompute: bool = False
     family: str = ""
     remake: "Callable[[Pipeline], Schedule] | None" = None
     listed: Actions | None = None
-    kept: dict[str, Any] = field(default_factory=dict, init=False)  # what dataflow.py worked out
 
     def __post_init__(self) -> None:
-        ops = len(self.stage)
-        # One number seen as an array takes no memory.
-        defaults: dict[str, npt.NDArray[Any]] = {
-            "slice": np.broadcast_to(np.int32(0), ops),
-            "group": np.broadcast_to(np.int32(-1), ops),
-            "directions": np.zeros(self.microbatches, dtype=np.int8),
-        }
-        for name in (*OP_COLUMNS, "offsets", "directions"):
-            given = getattr(self, name)
-            array = defaults[name] if given is None else np.array(given)
-            array.flags.writeable = False
-            object.__setattr__(self, name, array)
+        super().__post_init__()
         if not self.weight_versions:
             object.__setattr__(self, "weight_versions", (1,) * self.stages)
         if not self.separate_recompute:
             object.__setattr__(self, "separate_recompute", bool((self.kind == Kind.R).any()))
-        check_schedule(self)
+        check_order(self.name, self)
+        versions = self.weight_versions
+        if len(versions) != self.stages or min(versions) < 1:
+            raise ScheduleError(f"{self.name}: weight_versions must be one count a stage")
 
     @classmethod
     def from_rank_ops(
@@ -238,53 +209,7 @@ class Schedule:
             directions=None if directions is None else np.asarray(directions, dtype=np.int8),
         )
 
-    @property
-    def ranks(self) -> int:
-        """Number of ranks p."""
-        return self.placement.ranks
-
-    @property
-    def stages(self) -> int:
-        """Number of stages S."""
-        return self.placement.stages
-
-    @property
-    def slices(self) -> int:
-        """Number of slices k of each micro-batch; 1 where it is not sliced."""
-        return len(self.fractions)
-
-    @property
-    def unit(self) -> Int32Array:
-        """The number of each op's (micro-batch, slice), micro-batch x k + slice; array (ops,)."""
-        if self.slices == 1:
-            return self.microbatch
-        unit: Int32Array = self.microbatch * np.int32(self.slices) + self.slice
-        return unit
-
-    @property
-    def rank_table(self) -> Int32Array:
-        """The rank on which each stage runs each micro-batch, array (stages, micro-batches)."""
-        return np.ascontiguousarray(self.placement.table[self.directions].T)
-
-    @property
-    def rank(self) -> Int32Array:
-        """The rank of every op, array (ops,)."""
-        return np.repeat(np.arange(self.ranks, dtype=np.int32), np.diff(self.offsets))
-
-    @property
-    def kinds(self) -> frozenset[Kind]:
-        """The kinds of op that occur."""
-        return frozenset(Kind(kind) for kind in np.unique(self.kind))
-
-    def __len__(self) -> int:
-        return len(self.stage)
-
-    def op(self, index: int) -> Op:
-        """Return the op with this number in the flat arrays."""
-        stage, microbatch = int(self.stage[index]), int(self.microbatch[index])
-        return Op(stage, Kind(int(self.kind[index])), microbatch, int(self.slice[index]))
-
-    def made_for(self, pipe: "Pipeline") -> "Schedule":
+    def made_for(self, pipe: Pipeline) -> "Schedule":
         """Return the schedule for other costs: another order only where it goes by the costs."""
         return self if self.remake is None else self.remake(pipe)
 
@@ -299,17 +224,11 @@ class Schedule:
 
         A `remake` that is not given is none, as the order then stays as it is for any costs.
         """
-        other = object.__new__(type(self))  # the ops have been checked
-        changed = {"remake": remake, "name": name or self.name}
-        changed["family"] = self.family if family is None else family
-        for entry in fields(self):
-            value = changed.get(entry.name, getattr(self, entry.name))
-            object.__setattr__(other, entry.name, value)
+        other = copy(self)  # the ops have been checked
+        object.__setattr__(other, "name", name or self.name)
+        object.__setattr__(other, "family", self.family if family is None else family)
+        object.__setattr__(other, "remake", remake)
         return other
-
-    def order(self, rank: int) -> tuple[Op, ...]:
-        """Return the ops of one rank in order."""
-        return tuple(map(self.op, range(self.offsets[rank], self.offsets[rank + 1])))
 
     def peak_in_flight(self) -> tuple[int, ...]:
         """Return the most (stage, micro-batch) pairs, or slices of them, that each rank holds.

@@ -1,0 +1,1 @@
+"""A schedule: per rank an order of ops, its checks, its texts, and what follows from it."""

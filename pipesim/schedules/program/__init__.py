@@ -1,0 +1,1 @@
+"""A schedule with its sends and receives as instructions."""
