@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         fit_step_times,
     )
     from pipesim.config import read_config, simulate_config, simulate_step_config
-    from pipesim.engine.deadlock import check_deadlock
+    from pipesim.engine.graph.deadlock import check_deadlock
     from pipesim.explain import ladder
     from pipesim.io.chrome_trace import read_chrome_trace
     from pipesim.io.layer_csv import read_layers, write_layers
@@ -106,7 +106,7 @@ _HOMES = {
     "bidirectional_placement": "pipeline.placement",
     "bubble_formula": "schedules.slot_table",
     "bubble_fraction": "schedules.slot_table",
-    "check_deadlock": "engine.deadlock",
+    "check_deadlock": "engine.graph.deadlock",
     "build_schedule": "schedules.families.registry",
     "fit_overhead": "calibrate",
     "fit_step_times": "calibrate",

@@ -5,12 +5,7 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
 from pipesim.bounds import forward_lower_bound, split_lower_bound
-from pipesim.engine.workload import (
-    all_alike,
-    duration_table,
-    message_tables,
-    pair_durations,
-)
+from pipesim.engine.op_costs import all_alike, duration_table, message_tables, pair_durations
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.order.dataflow import has_pairs, second_of_pair
 from pipesim.schedules.order.schedule import Schedule

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.base.types import IntArray
+from pipesim.engine.trace import Spans
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.order.dataflow import closes, opens, peak_by_rank, second_of_pair
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.trace import Spans
 
 if TYPE_CHECKING:
     import pandas as pd

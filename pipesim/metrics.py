@@ -20,12 +20,12 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.engine.trace import Spans
 from pipesim.engine.workload import Workload
 from pipesim.schedules.order.dataflow import second_of_pair
 from pipesim.schedules.order.schedule import Schedule
 from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import COMPUTE
-from pipesim.trace import Spans
 
 IDLE_CAUSES = ("fill", "wait_forward", "wait_gradient", "blocked", "queue_full", "drain")
 

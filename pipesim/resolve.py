@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
-from pipesim.engine.policy_engine import run_policy
+from pipesim.engine.reference.policy_engine import run_policy
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.families.policies import Policy

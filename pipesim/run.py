@@ -10,16 +10,17 @@ import numpy as np
 from pipesim.base.checks import check_amount, check_count, hint
 from pipesim.base.errors import UnsupportedByEngine
 from pipesim.base.types import Progress
-from pipesim.engine.criticality import (
+from pipesim.engine.critical.critical_path import (
     Criticality,
     critical_path_table,
     criticality,
     slack_table,
 )
-from pipesim.engine.graph_cache import cached_graph
-from pipesim.engine.replay import run_replay
-from pipesim.engine.sensitivity import sensitivity_table
-from pipesim.engine.simpy_engine import run_simpy
+from pipesim.engine.critical.sensitivity import sensitivity_table
+from pipesim.engine.graph.event_graph import cached_graph
+from pipesim.engine.reference.simpy_engine import run_simpy
+from pipesim.engine.replay.replay import run_replay
+from pipesim.engine.trace import Spans, span_table
 from pipesim.engine.workload import Workload, bind
 from pipesim.equal_stages import equalised
 from pipesim.lower_bound import makespan_bound
@@ -38,7 +39,6 @@ from pipesim.schedules.families.registry import closed_form_bubble
 from pipesim.schedules.order.schedule import Schedule
 from pipesim.schedules.program.lowering import PROTOCOLS, lower
 from pipesim.schedules.program.program import Program
-from pipesim.trace import Spans, span_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +146,7 @@ class Run:
 
     @cached_property
     def trace(self) -> "pd.DataFrame":
-        """One row a span; columns as `pipesim.trace` describes them."""
+        """One row a span; columns as `pipesim.engine.trace` describes them."""
         return span_table(self.program, self.spans)
 
     @cached_property
@@ -205,7 +205,7 @@ class Run:
         One row a piece, each starts when the one before ends: op (`0F3`, `0SEND_F3`), rank (that
         sends), resource (compute, link), kind, stage, microbatch, slice, start, end, ms; and
         ties, how many other things were as late: where all are 0, this is the only such path.
-        Of several, one is taken by the rule of `pipesim.engine.criticality.critical_path`. An
+        Of several, one is taken by the rule of `pipesim.engine.critical.critical_path.critical_path`. An
         overlapped pair is one row by its first op; transfers that take no time are left out.
 
         Examples

@@ -90,7 +90,7 @@ class Step:
 
     @cached_property
     def trace(self) -> "pd.DataFrame":
-        """The traces of all replicas and of the step's end; columns as `pipesim.trace` has them."""
+        """The traces of all replicas and of the step's end; columns as `pipesim.engine.trace` has them."""
         return step_trace(self.runs, self.end)
 
     @cached_property

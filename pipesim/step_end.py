@@ -21,11 +21,11 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
+from pipesim.engine.trace import Spans
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
 from pipesim.pipeline.training import Training
 from pipesim.schedules.program.program import Program
-from pipesim.trace import Spans
 
 
 class EndCosts(NamedTuple):

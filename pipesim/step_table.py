@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipesim.base.types import FloatArray
+from pipesim.engine.trace import COLUMNS, KINDS, RESOURCES, category
 from pipesim.pipeline.placement import Placement
 from pipesim.run import Run
 from pipesim.step_end import StepEnd
-from pipesim.trace import COLUMNS, KINDS, RESOURCES, category
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.engine.criticality import criticality, slack_table
-from pipesim.engine.event_graph import DURATION
-from pipesim.engine.sensitivity import sensitivity_table
+from pipesim.engine.critical.critical_path import criticality, slack_table
+from pipesim.engine.critical.sensitivity import sensitivity_table
+from pipesim.engine.graph.marks import DURATION
 from pipesim.engine.workload import bind
 from pipesim.schedules.program.lowering import PROTOCOLS
 from tests.strategies import ONE_STAGE, cases

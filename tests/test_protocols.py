@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.engine.event_graph import event_graph
+from pipesim.engine.graph.event_graph import event_graph
 from pipesim.engine.workload import bind
 from pipesim.schedules.program.lowering import PROTOCOLS, lower
 from tests.instruction_path import instruction_path

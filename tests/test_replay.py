@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import pipesim as ps
 from pipesim.batch import simulate_many
 from pipesim.batch.tables import message_times, op_times
-from pipesim.engine.cost_index import cost_index
-from pipesim.engine.event_graph import event_graph
-from pipesim.engine.replay import make_plan
+from pipesim.engine.graph.event_graph import event_graph
+from pipesim.engine.replay.cost_index import cost_index
+from pipesim.engine.replay.replay import make_plan
 from pipesim.schedules.program.lowering import PROTOCOLS, lower
 from tests.strategies import cases
 
@@ -137,7 +137,7 @@ def test_a_policy_cannot_be_replayed_but_its_order_can():
 
 
 def test_a_graph_is_kept_for_the_same_schedule_only(monkeypatch):
-    from pipesim.engine import graph_cache
+    from pipesim.engine.graph import event_graph as graph_cache
 
     built = []
     monkeypatch.setattr(

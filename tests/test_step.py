@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
+from pipesim.engine.trace import COLUMNS
 from pipesim.report import step_text
 from pipesim.schedules.program.lowering import PROTOCOLS
-from pipesim.trace import COLUMNS
 from tests.strategies import WITH_BACKWARD, cases
 
 ASYNCHRONOUS = ("pipedream", "pipedream_2bw")

@@ -15,10 +15,11 @@ from pipesim.base.types import FloatArray
 from pipesim.batch.bound import makespan_bounds
 from pipesim.batch.held import first_over_limit, peak_memory
 from pipesim.batch.tables import is_uniform, message_times, op_times, stage_costs
-from pipesim.engine.cost_index import cost_index
-from pipesim.engine.graph_cache import cached_graph
-from pipesim.engine.replay import make_plan
-from pipesim.engine.workload import check_fit, meeting
+from pipesim.engine.graph.event_graph import cached_graph
+from pipesim.engine.op_costs import check_fit
+from pipesim.engine.replay.cost_index import cost_index
+from pipesim.engine.replay.replay import make_plan
+from pipesim.engine.workload import meeting
 from pipesim.equal_stages import equalised
 from pipesim.memory_limit import check_memory_limit
 from pipesim.pipeline.components import COST_FIELDS

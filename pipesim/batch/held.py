@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipesim.base.types import FloatArray
-from pipesim.engine.workload import check_fit
+from pipesim.engine.op_costs import check_fit
 from pipesim.memory import peak_memory_bytes
 from pipesim.memory_limit import ops_over_limit
 from pipesim.pipeline.components import SIZE_FIELDS

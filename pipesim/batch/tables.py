@@ -12,8 +12,9 @@ import numpy as np
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.engine.workload import message_tables, messages_of, op_durations, with_overhead
+from pipesim.engine.op_costs import message_tables, messages_of, op_durations
 from pipesim.pipeline.components import COST_FIELDS, missing_cost
+from pipesim.pipeline.costs import with_overhead
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants
 from pipesim.schedules.order.dataflow import has_pairs, second_of_pair

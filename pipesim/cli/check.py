@@ -12,7 +12,7 @@ from pipesim.base.files import CONFIG_ENDINGS, has_ending, is_schedule_file
 from pipesim.base.text import count_text, text_table
 from pipesim.base.types import IntArray
 from pipesim.cli.outputs import to_json
-from pipesim.engine.deadlock import check_deadlock
+from pipesim.engine.graph.deadlock import check_deadlock
 from pipesim.fault_grid import fault_grid
 from pipesim.io.torch_schedule import read_torch_schedule
 from pipesim.schedule_file import ScheduleFile, place_text

@@ -7,9 +7,9 @@ from pipesim.base.text import count_text
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import to_json
 from pipesim.config import read_config
-from pipesim.engine.deadlock import deadlock_error
-from pipesim.engine.event_graph import event_graph
-from pipesim.engine.instruction_grid import NAMES, instruction_grid
+from pipesim.engine.graph.deadlock import deadlock_error
+from pipesim.engine.graph.event_graph import event_graph
+from pipesim.engine.graph.instruction_grid import NAMES, instruction_grid
 from pipesim.engine.workload import bind
 from pipesim.schedules.program.lowering import lower as lower_schedule
 

@@ -25,8 +25,8 @@ import numpy as np
 
 from pipesim.base.errors import ConfigError
 from pipesim.base.files import replacing
+from pipesim.engine.trace import COLUMNS, KINDS, RESOURCES, category
 from pipesim.io.viewer_trace import NS_A_MS, NUMBERS, Slice, ViewerTrace
-from pipesim.trace import COLUMNS, KINDS, RESOURCES, category
 
 if TYPE_CHECKING:
     import pandas as pd

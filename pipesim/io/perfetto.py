@@ -13,8 +13,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
 from pipesim.base.files import check_library, replacing
+from pipesim.engine.trace import KINDS, RESOURCES
 from pipesim.io.viewer_trace import NUMBERS, Slice, ViewerTrace
-from pipesim.trace import KINDS, RESOURCES
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket

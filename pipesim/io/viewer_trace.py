@@ -19,8 +19,8 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
+from pipesim.engine.trace import KINDS, RESOURCES
 from pipesim.io.viewer_tracks import Track, tracks_of
-from pipesim.trace import KINDS, RESOURCES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +140,7 @@ def viewer_trace(
     Parameters
     ----------
     spans
-        Of a run or a step, whole, with the columns of `pipesim.trace`.
+        Of a run or a step, whole, with the columns of `pipesim.engine.trace`.
     counters, metadata
         As for `ViewerTrace`. A `note` is added where some spans are too short to be seen.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipesim.base.types import Int32Array, IntArray
-from pipesim.trace import RESOURCES
+from pipesim.engine.trace import RESOURCES
 
 LINK = RESOURCES.index("link")
 

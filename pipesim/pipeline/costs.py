@@ -56,3 +56,13 @@ def split_backward_times(
         hops.append(max((w.wire_ms(stage.output_bytes) + w.latency_ms for w in ways), default=0.0))
     forward, input_grad, weight_grad = tables
     return StageTimes(forward, input_grad, weight_grad, np.array(hops, dtype=np.float64))
+
+
+def with_overhead(
+    kind: Kind, cost: FloatArray, speed: FloatArray, overhead: FloatArray
+) -> FloatArray:
+    """Return the durations of ops of a kind: cost/speed + overhead; 0 of R without a cost."""
+    if kind == Kind.R:
+        overhead = np.where(cost > 0, overhead, 0.0)
+    duration: FloatArray = cost / speed + overhead
+    return duration

@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 
-from pipesim.engine.criticality import critical_path
-from pipesim.engine.event_graph import DURATION, END, START
+from pipesim.engine.critical.critical_path import critical_path
+from pipesim.engine.graph.marks import DURATION, END, START
 from pipesim.plot.gantt_boxes import corners
 from pipesim.run import Run
 

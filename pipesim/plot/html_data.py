@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.base.types import FloatArray, Int32Array
-from pipesim.engine.criticality import critical_path
-from pipesim.engine.event_graph import DURATION
+from pipesim.engine.critical.critical_path import critical_path
+from pipesim.engine.graph.marks import DURATION
 from pipesim.plot.gantt_chart import BAR, faces, lanes
 from pipesim.plot.gantt_legend import limits_of, shade_words
 from pipesim.plot.gantt_step import EndBoxes

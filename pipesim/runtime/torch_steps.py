@@ -11,7 +11,7 @@ from torch import nn
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
-from pipesim.engine.deadlock import check_deadlock
+from pipesim.engine.graph.deadlock import check_deadlock
 from pipesim.io.torch_export import export_notes
 from pipesim.io.torch_schedule import read_schedule
 from pipesim.pipeline.pipeline import Pipeline

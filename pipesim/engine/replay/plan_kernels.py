@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from pipesim.base.types import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
-from pipesim.engine.event_graph import DURATION, MIDDLE, START, TRANSFER
+from pipesim.engine.graph.marks import DURATION, MIDDLE, START, TRANSFER
 
 
 @njit(cache=True)

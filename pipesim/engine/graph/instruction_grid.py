@@ -16,7 +16,7 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.text import text_table
 from pipesim.base.types import IntArray
-from pipesim.engine.event_graph import EventGraph
+from pipesim.engine.graph.event_graph import EventGraph
 from pipesim.schedules.program.program import Program
 
 DEEPSPEED_NAMES = {

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
-from pipesim.engine.event_graph import END
+from pipesim.engine.graph.marks import END
 
 
 @njit(cache=True)

@@ -13,8 +13,8 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
-from pipesim.engine.criticality import Criticality, critical_edges
-from pipesim.engine.event_graph import TRANSFER
+from pipesim.engine.critical.critical_path import Criticality, critical_edges
+from pipesim.engine.graph.marks import TRANSFER
 from pipesim.engine.workload import Workload
 from pipesim.pipeline.components import COST_FIELDS
 from pipesim.pipeline.pipeline import Pipeline
@@ -73,7 +73,7 @@ def makespan_derivatives(critical: Criticality, found: list[Parameter]) -> Float
 
     Both are one-sided derivatives: what holds while the critical paths remain the longest.
     """
-    from pipesim.engine.criticality_kernels import least_and_most
+    from pipesim.engine.critical.kernels import least_and_most
 
     nodes, offsets, awaited = critical_edges(critical)
     place = np.full(len(critical.graph), -1)

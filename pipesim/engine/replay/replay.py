@@ -13,14 +13,13 @@ from functools import partial
 import numpy as np
 
 from pipesim.base.types import FloatArray, Int32Array, Progress
-from pipesim.engine.cost_index import CostIndex
-from pipesim.engine.deadlock import deadlock_error
-from pipesim.engine.event_graph import EventGraph
-from pipesim.engine.graph_cache import cached_graph
+from pipesim.engine.graph.deadlock import deadlock_error
+from pipesim.engine.graph.event_graph import EventGraph, cached_graph
+from pipesim.engine.replay.cost_index import CostIndex
+from pipesim.engine.trace import Spans
 from pipesim.engine.workload import Workload
 from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import COMPUTE
-from pipesim.trace import Spans
 
 BLOCK = 64  # cost sets that go through a plan together
 
@@ -55,8 +54,8 @@ def run_replay(
 
 def _walked(program: Program, workload: Workload, wires: bool) -> Spans:
     """Return the times of a program whose messages leave by themselves."""
-    from pipesim.engine.graph_kernels import ahead_on_link
-    from pipesim.engine.time_kernels import walk
+    from pipesim.engine.graph.build_kernels import ahead_on_link
+    from pipesim.engine.graph.time_kernels import walk
 
     schedule, ahead = program.order, np.zeros(0, dtype=np.int32)
     if wires:
@@ -152,7 +151,7 @@ class Plan:
 
     def op_times(self, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return when every op starts and ends under one cost set [ms], arrays (ops,)."""
-        from pipesim.engine.plan_kernels import run_once
+        from pipesim.engine.replay.plan_kernels import run_once
 
         value = np.empty(len(self) + 1)
         run_once(self.a, self.b, self.w, self.c, costs, value)
@@ -162,7 +161,7 @@ class Plan:
 
     def run(self, costs: FloatArray) -> BatchTimes:
         """Return the times of cost sets that stand side by side, array (costs, runs)."""
-        from pipesim.engine.plan_kernels import run_block
+        from pipesim.engine.replay.plan_kernels import run_block
 
         runs = costs.shape[1]
         first_start = np.empty((len(self.first_start), runs))
@@ -186,7 +185,7 @@ def make_plan(graph: EventGraph, index: CostIndex) -> Plan:
     DeadlockError
         If the program hangs.
     """
-    from pipesim.engine.plan_kernels import make_steps, share_slots
+    from pipesim.engine.replay.plan_kernels import make_steps, share_slots
 
     program, order = graph.program, graph.topological_order()
     if len(order) < len(graph):

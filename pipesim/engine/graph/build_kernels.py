@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from pipesim.base.types import BoolArray, Int8Array, Int32Array, IntArray
-from pipesim.engine.event_graph import DURATION, END, MIDDLE, NO_COST, START, TRANSFER
+from pipesim.engine.graph.marks import DURATION, END, MIDDLE, NO_COST, START, TRANSFER
 from pipesim.schedules.program.text import COMPUTE, SEND
 
 

@@ -1,18 +1,12 @@
 """The numbers of a run while it goes on: plain lists by op number, quicker to index than arrays."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import simpy
 
 from pipesim.base.types import Progress
+from pipesim.engine.trace import Spans
 from pipesim.engine.workload import Workload
 from pipesim.schedules.program.program import Program
-from pipesim.trace import Spans
-
-if TYPE_CHECKING:
-    import simpy
-
-    from pipesim.engine.channels import Handover, Queue, Wire
 
 
 class RunState:
@@ -38,11 +32,6 @@ class RunState:
         self.enter, self.leave = ([np.nan] * instructions for _ in range(2))
         self.meets: list[bool] = workload.meets.tolist()
         self.bells: dict[int, simpy.Event] = {}  # rung when a message is there
-        self.bounded = False  # whether any queue is
-        self.outlet: list[Wire | Handover | None] = [None] * ops  # what takes its output away
-        self.queue_in: list[Queue | None] = [None] * ops  # that its input stands in
-        self.queue_out: list[Queue | None] = [None] * ops  # that its output needs room in
-
         self.progress = progress
         self.done = 0
 

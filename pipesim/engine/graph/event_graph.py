@@ -17,19 +17,20 @@ queue is free when the consumer starts. What lies on a cycle, or behind one, nev
 a deadlock, and it is known before anything runs.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pipesim.base.types import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
+from pipesim.engine.graph.marks import DURATION, TRANSFER
 from pipesim.schedules.order.dataflow import local_inputs, producers
 from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import COMPUTE, SEND
 
-START, MIDDLE, END = 0, 1, 2  # the times of a node
-NO_COST, DURATION, TRANSFER = 0, 1, 2  # what a node's costs are
 NONE = np.zeros(0, dtype=np.int32)
+MOST_NODES = 4_000_000  # of all graphs that are kept for programs that run again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +81,7 @@ class EventGraph:
         Nodes on a cycle, or behind one, are left out: the order is shorter than the graph exactly
         if the program hangs.
         """
-        from pipesim.engine.time_kernels import order_nodes
+        from pipesim.engine.graph.time_kernels import order_nodes
 
         return order_nodes(self.offsets, self.awaited)
 
@@ -105,7 +106,7 @@ class EventGraph:
 
     def times(self, first: FloatArray, second: FloatArray) -> FloatArray:
         """Return the start, middle and end of every node, array (nodes, 3); NaN if it is stuck."""
-        from pipesim.engine.time_kernels import evaluate
+        from pipesim.engine.graph.time_kernels import evaluate
 
         order = self.topological_order()
         return evaluate(order, self.offsets, self.awaited, first, second).reshape(-1, 3)
@@ -139,7 +140,7 @@ def event_graph(
         Whether messages take time on the wire. If none does, and they leave by themselves, none
         has to wait for the one before it on its link, and the graph is smaller.
     """
-    from pipesim.engine.graph_kernels import (
+    from pipesim.engine.graph.build_kernels import (
         ahead_on_link,
         connect,
         find_ends,
@@ -189,3 +190,30 @@ def _queues(program: Program) -> Int32Array:
     direction = schedule.directions[schedule.microbatch].astype(np.int32)
     queue: Int32Array = (schedule.stage * np.int32(2) + forward) * np.int32(2) + direction
     return np.where(program.source >= 0, queue, np.int32(-1)).astype(np.int32)
+
+
+_kept: OrderedDict[tuple[object, ...], EventGraph] = OrderedDict()  # of the last few programs
+
+
+def cached_graph(
+    program: Program, *, queue_capacity: int | None, meets: BoolArray, wires: bool
+) -> EventGraph:
+    """Return `event_graph` of a program, kept from last time where nothing is different.
+
+    A program is known by its schedule and its protocol: lowering the same one again gives the
+    same instructions.
+    """
+    meeting = None if meets.all() else meets.tobytes()
+    key = (id(program.schedule), program.protocol, queue_capacity, meeting, wires)
+    graph = _kept.get(key)
+    # The kept graph holds its schedule, so that no other can have got the same id.
+    if graph is not None and graph.program.schedule is program.schedule:
+        _kept.move_to_end(key)
+        return graph
+    graph = event_graph(program, queue_capacity=queue_capacity, meets=meets, wires=wires)
+    _kept[key] = graph
+    while sum(map(len, _kept.values())) > MOST_NODES and len(_kept) > 1:
+        _kept.popitem(last=False)
+    if len(graph) > MOST_NODES:
+        del _kept[key]
+    return graph

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import simpy
 
-from pipesim.engine.run_state import RunState
+from pipesim.engine.reference.run_state import RunState
 
 
 class Inbox(Protocol):

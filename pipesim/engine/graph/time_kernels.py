@@ -10,6 +10,9 @@ from numba import njit
 
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
 
+# The states of a node on the way of a search; a doomed one waits for a cycle, but is on the way.
+UNSEEN, ON_THE_WAY, DONE, STUCK, DOOMED = range(5)
+
 
 @njit(cache=True)
 def order_nodes(first: IntArray, awaited: Int32Array) -> Int32Array:
@@ -21,37 +24,37 @@ def order_nodes(first: IntArray, awaited: Int32Array) -> Int32Array:
     """
     nodes = len(first) - 1
     order = np.empty(nodes, np.int32)
-    state = np.zeros(nodes, np.int8)  # 0 not seen, 1 on the way, 2 done, 3 never starts
+    state = np.full(nodes, UNSEEN, np.int8)
     stack = np.empty(nodes, np.int32)
     at = np.empty(nodes, np.int64)  # the next edge of every node on the way
     done = 0
     for root in range(nodes):
-        if state[root]:
+        if state[root] != UNSEEN:
             continue
         depth = 0
         stack[0], at[0] = root, first[root + 1] - 1
-        state[root] = 1
+        state[root] = ON_THE_WAY
         while depth >= 0:
             node = stack[depth]
             if at[depth] >= first[node]:
                 other = awaited[at[depth]] // 3
                 at[depth] -= 1
-                if state[other] == 0:
-                    state[other] = 1
+                if state[other] == UNSEEN:
+                    state[other] = ON_THE_WAY
                     depth += 1
                     stack[depth], at[depth] = other, first[other + 1] - 1
-                elif state[other] != 2 and state[node] == 1:
-                    state[node] = 4  # it waits for a cycle, but is still on the way
+                elif state[other] != DONE and state[node] == ON_THE_WAY:
+                    state[node] = DOOMED
                 continue
-            if state[node] == 1:
-                state[node] = 2
+            if state[node] == ON_THE_WAY:
+                state[node] = DONE
                 order[done] = node
                 done += 1
             else:
-                state[node] = 3
+                state[node] = STUCK
             depth -= 1
-            if depth >= 0 and state[node] == 3 and state[stack[depth]] == 1:
-                state[stack[depth]] = 4
+            if depth >= 0 and state[node] == STUCK and state[stack[depth]] == ON_THE_WAY:
+                state[stack[depth]] = DOOMED
     return order[:done]
 
 

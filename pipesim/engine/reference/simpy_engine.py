@@ -22,14 +22,14 @@ import numpy as np
 import simpy
 
 from pipesim.base.types import Progress
-from pipesim.engine.channels import Exchange, Handover, Mailbox, MeetingWire, Queue, Wire
-from pipesim.engine.deadlock import deadlock_error
-from pipesim.engine.event_graph import event_graph
-from pipesim.engine.run_state import RunState
+from pipesim.engine.graph.deadlock import deadlock_error
+from pipesim.engine.graph.event_graph import event_graph
+from pipesim.engine.reference.channels import Exchange, Handover, Mailbox, MeetingWire, Queue, Wire
+from pipesim.engine.reference.run_state import RunState
+from pipesim.engine.trace import Spans
 from pipesim.engine.workload import Workload
 from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import RECV, SEND
-from pipesim.trace import Spans
 
 REPORT_EVERY = 1024  # steps of a rank between two calls of the progress hook
 
@@ -37,11 +37,22 @@ REPORT_EVERY = 1024  # steps of a rank between two calls of the progress hook
 Step: TypeAlias = tuple[tuple[int, ...], Sequence[Exchange]]
 
 
+class Wiring:
+    """Where the output of each op goes, by op number, and the queues that bound it."""
+
+    def __init__(self, ops: int) -> None:
+        self.outlet: list[Wire | Handover | None] = [None] * ops
+        self.queue_in: list[Queue | None] = [None] * ops  # that its input stands in
+        self.queue_out: list[Queue | None] = [None] * ops  # that its output needs room in
+        self.bounded = False  # whether any queue is
+
+
 def rank_process(
     env: simpy.Environment,
     steps: Sequence[Step],
     last: Sequence[Exchange],
     mailbox: Mailbox,
+    wiring: Wiring,
     run: RunState,
 ) -> Generator[simpy.Event, None, None]:
     """Walk the steps of one rank: wait for the input, compute, pass the output on.
@@ -63,15 +74,15 @@ def rank_process(
                     if op not in mailbox.arrived:
                         yield mailbox.wait_for(op)
                     ready = max(ready, mailbox.arrived.pop(op))
-            if run.bounded:
+            if wiring.bounded:
                 for op in step:
-                    queue = run.queue_out[op]
+                    queue = wiring.queue_out[op]
                     if queue is not None:
                         if not queue.free:
                             yield queue.room()
                         queue.take()
                 for op in step:
-                    queue = run.queue_in[op]
+                    queue = wiring.queue_in[op]
                     if queue is not None:
                         queue.give_back()
 
@@ -83,7 +94,7 @@ def rank_process(
             now = env.now
             for op in step:
                 end[op] = now
-                outlet = run.outlet[op]
+                outlet = wiring.outlet[op]
                 if outlet is not None:
                     outlet.send(op)
         run.report(sum(len(step) for step, _ in batch))
@@ -121,12 +132,12 @@ def run_simpy(
     mailboxes = [Mailbox(env) for _ in range(program.ranks)]
     wires = _wires(env, program, mailboxes, run)
     exchanges = _exchanges(env, program, wires, run)
-    _connect(program, mailboxes, wires, run)
+    wiring = _wiring(program, mailboxes, wires, run)
     if queue_capacity is not None:
-        _bound_queues(env, program, queue_capacity, run)
+        _bound_queues(env, program, queue_capacity, wiring)
     for rank, mailbox in enumerate(mailboxes):
         steps, last = _steps(program, rank, exchanges)
-        env.process(rank_process(env, steps, last, mailbox, run))
+        env.process(rank_process(env, steps, last, mailbox, wiring, run))
     env.run()
     spans = run.spans()
     if np.isnan(spans.end).any() or np.isnan(spans.leave[list(exchanges)]).any():
@@ -146,21 +157,23 @@ def _wires(
     return {(a, b): kind(env, mailboxes[b], run) for a, b in pairs.T.tolist()}
 
 
-def _connect(
+def _wiring(
     program: Program,
     mailboxes: Sequence[Mailbox],
     wires: Mapping[tuple[int, int], Wire],
     run: RunState,
-) -> None:
-    """Give every op whose output leaves by itself its way out."""
+) -> Wiring:
+    """Return the way out of every op whose output leaves by itself."""
+    wiring = Wiring(len(program.consumer))
     rank, target = program.order.rank.tolist(), program.target.tolist()
     by_itself = not program.listed
     handovers = [Handover(mailbox, run) for mailbox in mailboxes]
     for op in np.flatnonzero(program.consumer >= 0).tolist():
         if target[op] < 0:
-            run.outlet[op] = handovers[rank[op]]
+            wiring.outlet[op] = handovers[rank[op]]
         elif by_itself:
-            run.outlet[op] = wires[rank[op], target[op]]
+            wiring.outlet[op] = wires[rank[op], target[op]]
+    return wiring
 
 
 def _exchanges(
@@ -192,18 +205,18 @@ def _exchanges(
     return found
 
 
-def _bound_queues(env: simpy.Environment, program: Program, capacity: int, run: RunState) -> None:
+def _bound_queues(env: simpy.Environment, program: Program, capacity: int, wiring: Wiring) -> None:
     """Put a queue between each two stages on different ranks, one for each direction of flow."""
     schedule = program.order
-    run.bounded = True
+    wiring.bounded = True
     queues: dict[tuple[int, int, int], Queue] = {}
     for op in np.flatnonzero(program.source >= 0).tolist():
-        consumer = run.consumer[op]
+        consumer = int(program.consumer[op])
         direction = int(schedule.directions[schedule.microbatch[op]])
         boundary = int(schedule.stage[op]), int(schedule.stage[consumer]), direction
         if boundary not in queues:
             queues[boundary] = Queue(env, capacity)
-        run.queue_out[op] = run.queue_in[consumer] = queues[boundary]
+        wiring.queue_out[op] = wiring.queue_in[consumer] = queues[boundary]
 
 
 def _steps(

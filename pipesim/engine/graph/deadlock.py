@@ -16,7 +16,8 @@ from pipesim.base.errors import DeadlockError, Standing
 from pipesim.base.ops import Kind
 from pipesim.base.text import count_text
 from pipesim.base.types import BoolArray
-from pipesim.engine.event_graph import START, TRANSFER, EventGraph, event_graph
+from pipesim.engine.graph.event_graph import EventGraph, event_graph
+from pipesim.engine.graph.marks import START, TRANSFER
 from pipesim.schedules.order.dataflow import producers
 from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import COMPUTE, SEND

@@ -16,9 +16,10 @@ import numpy as np
 
 from pipesim.base.ops import Kind, Op
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
-from pipesim.engine.event_graph import DURATION, END, START, TRANSFER, EventGraph
+from pipesim.engine.graph.event_graph import EventGraph
+from pipesim.engine.graph.marks import DURATION, END, START, TRANSFER
+from pipesim.engine.trace import KINDS, RESOURCES
 from pipesim.engine.workload import Workload
-from pipesim.trace import KINDS, RESOURCES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +86,7 @@ def criticality(graph: EventGraph, workload: Workload, rounding: float = ROUNDIN
         makespan. At 0, paths of the same costs in another order, such as 0.1 + 0.2 + 0.3, would
         tie by luck only.
     """
-    from pipesim.engine.criticality_kernels import slack_of_slots
+    from pipesim.engine.critical.kernels import slack_of_slots
 
     order = graph.topological_order().astype(np.int64)
     times = graph.times(*graph.costs(workload.duration, workload.wire, workload.latency))
@@ -103,7 +104,7 @@ def critical_edges(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]
 
     The last two are as those of an event graph, but number the nodes by their place in the first.
     """
-    from pipesim.engine.criticality_kernels import tight_edges
+    from pipesim.engine.critical.kernels import tight_edges
 
     graph = critical.graph
     nodes = critical.order[critical.slack[critical.order, START] == 0]
@@ -126,7 +127,7 @@ def critical_path(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
     count what else was as late: other paths, as long, branch off there. Those of the last piece
     count the other computes that end last, too.
     """
-    from pipesim.engine.criticality_kernels import walk_back
+    from pipesim.engine.critical.kernels import walk_back
 
     graph, ends = critical.graph, np.flatnonzero(critical.ends)
     slots, ties = walk_back(

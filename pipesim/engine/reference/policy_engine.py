@@ -14,8 +14,8 @@ from simpy.events import EventPriority
 
 from pipesim.base.errors import DeadlockError, ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.engine.channels import Handover, Wire
-from pipesim.engine.run_state import RunState
+from pipesim.engine.reference.channels import Handover, Wire
+from pipesim.engine.reference.run_state import RunState
 from pipesim.engine.workload import bind
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.families.policies import Policy, RankState

@@ -1,0 +1,1 @@
+"""The reference engine: every rank is a SimPy process."""

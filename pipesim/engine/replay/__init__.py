@@ -1,0 +1,1 @@
+"""The replay engine: event graphs evaluated by compiled loops, bit for bit the reference."""
