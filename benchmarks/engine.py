@@ -25,11 +25,11 @@ import numpy as np
 
 import pipesim as ps
 from pipesim.base.text import text_table
-from pipesim.batch.tables import message_times, op_times
 from pipesim.engine.graph.event_graph import event_graph
 from pipesim.engine.replay.cost_index import cost_index
 from pipesim.engine.replay.plan_kernels import run_once
 from pipesim.engine.replay.replay import make_plan
+from pipesim.run.many_costs import message_times, op_times
 from pipesim.schedules.families.registry import FAMILIES
 
 RESULTS = Path(__file__).parent / "results.md"

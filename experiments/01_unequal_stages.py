@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pipesim as ps
 from pipesim.cli.outputs import ProgressBar
-from pipesim.io.table_file import write_table
+from pipesim.files.table_file import write_table
 from pipesim.report import bound_text, ladder_text, rank_text
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 HERE = Path(__file__).parent
 CONFIG = HERE / "configs" / "straggler.toml"

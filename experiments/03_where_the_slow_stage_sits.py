@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pipesim as ps
 from pipesim.base.text import text_table
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 OUT = Path(__file__).parent.parent / "out"
 RANKS, MICROBATCHES = 4, 8

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pipesim as ps
 from pipesim.base.text import text_table
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 OUT = Path(__file__).parent.parent / "out"
 STAGES_MS = {"50 / 100": (50.0, 100.0), "75 / 75": (75.0, 75.0)}  # F and B of one micro-batch

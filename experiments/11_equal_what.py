@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 import pipesim as ps
 from pipesim.base.text import text_table
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 OUT = Path(__file__).parent.parent / "out"
 

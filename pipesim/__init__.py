@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         UnsupportedByEngine,
     )
     from pipesim.base.ops import Kind, Op, parse_op
-    from pipesim.batch import CostVariants, simulate_many
     from pipesim.calibrate import (
         MeasuredRun,
         OverheadFit,
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
     from pipesim.config import read_config, simulate_config, simulate_step_config
     from pipesim.engine.graph.deadlock import check_deadlock
     from pipesim.explain import ladder
-    from pipesim.io.chrome_trace import read_chrome_trace
-    from pipesim.io.layer_csv import read_layers, write_layers
-    from pipesim.io.torch_export import write_schedule
-    from pipesim.io.torch_schedule import read_schedule
+    from pipesim.files.layer_csv import read_layers, write_layers
+    from pipesim.files.schedule_csv.read import read_schedule
+    from pipesim.files.schedule_csv.write import write_schedule
+    from pipesim.files.traces.chrome import read_chrome_trace
     from pipesim.pipeline.batch_sizes import BatchSizes, batch_sizes
     from pipesim.pipeline.components import Device, Stage
     from pipesim.pipeline.layers import LayerProfile
@@ -53,8 +52,12 @@ if TYPE_CHECKING:
     )
     from pipesim.pipeline.training import Training
     from pipesim.pipeline.transformer import Transformer
+    from pipesim.pipeline.variants import CostVariants
     from pipesim.planning import BestSplit, best_split, refine_split
-    from pipesim.run import Run, simulate
+    from pipesim.run.many import simulate_many
+    from pipesim.run.run import Run
+    from pipesim.run.simulate import simulate
+    from pipesim.run.step import Step, simulate_step
     from pipesim.schedules.families.policies import (
         Policy,
         backward_first,
@@ -66,7 +69,6 @@ if TYPE_CHECKING:
     from pipesim.schedules.program.lowering import lower
     from pipesim.schedules.program.program import Program
     from pipesim.schedules.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
-    from pipesim.step import Step, simulate_step
     from pipesim.sweep import sweep_config, sweep_runs
     from pipesim.trace_file import write_trace
 
@@ -76,7 +78,7 @@ _HOMES = {
     "BatchSizes": "pipeline.batch_sizes",
     "BestSplit": "planning",
     "ConfigError": "base.errors",
-    "CostVariants": "batch",
+    "CostVariants": "pipeline.variants",
     "DeadlockError": "base.errors",
     "Device": "pipeline.components",
     "Kind": "base.ops",
@@ -91,11 +93,11 @@ _HOMES = {
     "Placement": "pipeline.placement",
     "Program": "schedules.program.program",
     "Policy": "schedules.families.policies",
-    "Run": "run",
+    "Run": "run.run",
     "Schedule": "schedules.order.schedule",
     "ScheduleError": "base.errors",
     "Stage": "pipeline.components",
-    "Step": "step",
+    "Step": "run.step",
     "StepTimeFit": "calibrate",
     "Training": "pipeline.training",
     "Transformer": "pipeline.transformer",
@@ -119,23 +121,23 @@ _HOMES = {
     "oldest_first": "schedules.families.policies",
     "parse_op": "base.ops",
     "partition": "pipeline.partition.partition",
-    "read_chrome_trace": "io.chrome_trace",
+    "read_chrome_trace": "files.traces.chrome",
     "read_config": "config",
-    "read_layers": "io.layer_csv",
-    "read_schedule": "io.torch_schedule",
+    "read_layers": "files.layer_csv",
+    "read_schedule": "files.schedule_csv.read",
     "refine_split": "planning",
     "schedule_names": "schedules.families.registry",
-    "simulate": "run",
+    "simulate": "run.simulate",
     "simulate_config": "config",
     "simulate_step_config": "config",
-    "simulate_many": "batch",
-    "simulate_step": "step",
+    "simulate_many": "run.many",
+    "simulate_step": "run.step",
     "sweep_config": "sweep",
     "sweep_runs": "sweep",
     "v_placement": "pipeline.placement",
     "wave_placement": "pipeline.placement",
-    "write_layers": "io.layer_csv",
-    "write_schedule": "io.torch_export",
+    "write_layers": "files.layer_csv",
+    "write_schedule": "files.schedule_csv.write",
     "write_trace": "trace_file",
     "zero_bubble_greedy": "schedules.families.policies",
 }

@@ -8,7 +8,8 @@ import numpy as np
 
 from pipesim.base.types import FloatArray, Progress
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.run import Run, simulate
+from pipesim.run.run import Run
+from pipesim.run.simulate import simulate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from pipesim.pipeline.components import COST_FIELDS, SIZE_FIELDS, Device, Stage
 from pipesim.pipeline.links import Link
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import PLACEMENTS
-from pipesim.run import Run
+from pipesim.run.run import Run
 from pipesim.schedules.families.registry import FAMILIES
 
 
@@ -28,7 +28,7 @@ def run_config(run: Run, options: Mapping[str, Any] | None = None) -> dict[str, 
 
     Examples
     --------
-    >>> from pipesim.run import simulate
+    >>> from pipesim.run.simulate import simulate
     >>> pipe = Pipeline.from_costs(forward=[1, 2], backward=[2, 4], latency_ms=0.5)
     >>> run_config(simulate(pipe, "1f1b", microbatches=4))
     {'run': {'schedule': '1f1b', 'microbatches': 4, 'engine': 'simpy', 'protocol': 'eager'},

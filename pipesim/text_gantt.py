@@ -8,7 +8,7 @@ Time runs to the right, to scale: F0 is a forward, B0 a backward, a dot is idle.
 
 import numpy as np
 
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 
 def text_gantt(run: Run, width: int = 100) -> str:

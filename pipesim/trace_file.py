@@ -10,15 +10,15 @@ import numpy as np
 import pipesim
 from pipesim.base.files import TABLE_ENDINGS, VIEWER_ENDINGS, check_library, has_ending
 from pipesim.base.text import plural
-from pipesim.io.chrome_trace import write_chrome_trace
-from pipesim.io.perfetto import write_perfetto_trace
-from pipesim.io.table_file import write_table
-from pipesim.io.viewer_trace import Counter, ViewerTrace, viewer_trace
-from pipesim.memory import flight_noun, in_flight_of_ranks
+from pipesim.files.table_file import write_table
+from pipesim.files.traces.chrome import write_chrome_trace
+from pipesim.files.traces.perfetto import write_perfetto_trace
+from pipesim.files.traces.viewer import Counter, ViewerTrace, viewer_trace
 from pipesim.report import headline
-from pipesim.run import Run
+from pipesim.run.memory import flight_noun, in_flight_of_ranks
+from pipesim.run.run import Run
+from pipesim.run.step import Step
 from pipesim.run_config import run_config
-from pipesim.step import Step
 
 if TYPE_CHECKING:
     import pandas as pd

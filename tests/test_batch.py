@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.batch import METRICS, CostVariants, cost_fields, simulate_many
-from pipesim.batch.bound import makespan_bounds
-from pipesim.batch.tables import op_times
 from pipesim.engine.workload import bind
-from pipesim.lower_bound import makespan_bound
+from pipesim.pipeline.variants import CostVariants, cost_fields
+from pipesim.run.lower_bound import makespan_bound, makespan_bounds
+from pipesim.run.many import METRICS, simulate_many
+from pipesim.run.many_costs import op_times
 from pipesim.schedules.program.program import bare_program
 from tests.strategies import cases, positive_costs
 
@@ -118,7 +118,7 @@ def test_all_numbers_under_protocols_and_queues(batch, how):
 
 @pytest.mark.parametrize("together", [1, 10_000])
 def test_pipelines_of_every_kind_in_one_batch(monkeypatch, together):
-    monkeypatch.setattr("pipesim.batch.MOST_TIMES", together)
+    monkeypatch.setattr("pipesim.run.many.MOST_TIMES", together)
     schedule = ps.build_schedule("1f1b", 3, 4)
     links = {"latency_ms": 0.3, "bandwidth_gb_s": 1.0, "output_bytes": 10**6}
     pipelines = [

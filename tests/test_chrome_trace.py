@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import pipesim as ps
 from pipesim.cli import main
 from pipesim.config import parse_pipeline
-from pipesim.io.viewer_tracks import lanes
-from pipesim.memory import in_flight_of_ranks
+from pipesim.files.traces.tracks import lanes
+from pipesim.run.memory import in_flight_of_ranks
 from pipesim.run_config import run_config
 from pipesim.schedules.families.registry import FAMILIES
 from tests.strategies import cases

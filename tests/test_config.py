@@ -8,7 +8,7 @@ import yaml
 
 import pipesim as ps
 from pipesim.config import parse_config
-from pipesim.io.config_file import read_document, set_key
+from pipesim.files.config_file import read_document, set_key
 
 GOOD = {
     "title": "mine",

@@ -4,11 +4,11 @@ import pytest
 
 import pipesim as ps
 from pipesim.base.ops import parse_op
-from pipesim.metrics import IDLE_CAUSES
 from pipesim.plot.html_data import picture_of
 from pipesim.plot.html_summary import summary_table
 from pipesim.plot.html_window import choose_window
 from pipesim.report import rank_text
+from pipesim.run.idle import IDLE_CAUSES
 
 # Two equal stages, 1F1B, half a millisecond from rank to rank.
 PIPE = ps.Pipeline.from_costs([1, 1], [2, 2], latency_ms=0.5)

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.batch import CostVariants, simulate_many
-from pipesim.memory import op_texts
+from pipesim.pipeline.variants import CostVariants
+from pipesim.run.many import simulate_many
+from pipesim.run.memory import op_texts
 from tests.strategies import cases, positive_costs
 
 STATE = {"param_bytes": 100, "grad_bytes": 50, "optimizer_bytes": 300}

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.batch import makespans
 from pipesim.pipeline.partition.min_max import compositions
 from pipesim.planning.candidates import split_pipelines
+from pipesim.run.many import makespans
 
 
 def profile_of(forward, **columns):

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.batch import simulate_many
-from pipesim.batch.tables import message_times, op_times
 from pipesim.engine.graph.event_graph import event_graph
 from pipesim.engine.replay.cost_index import cost_index
 from pipesim.engine.replay.replay import make_plan
+from pipesim.run.many import simulate_many
+from pipesim.run.many_costs import message_times, op_times
 from pipesim.schedules.program.lowering import PROTOCOLS, lower
 from tests.strategies import cases
 

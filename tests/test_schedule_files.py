@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.fault_grid import fault_grid
-from pipesim.io.torch_export import export_notes
-from pipesim.io.torch_schedule import parse_torch_schedule, read_torch_schedule
+from pipesim.files.schedule_csv.fault_grid import fault_grid
+from pipesim.files.schedule_csv.read import parse_torch_schedule, read_torch_schedule
+from pipesim.files.schedule_csv.write import export_notes
 from pipesim.schedules.order.dataflow import rank_phases
 from tests.strategies import cases
 

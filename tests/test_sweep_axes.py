@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.batch import METRICS
 from pipesim.config import simulate_step_config
 from pipesim.config.axes import LAWS, Imbalance, read_axis
+from pipesim.run.many import METRICS
 from pipesim.sweep.imbalance import DRAW, SPREAD, stage_factors
 from pipesim.sweep.points import Batch, Reader
 from pipesim.sweep.study import read_study

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipesim import bounds
+from pipesim.run import lower_bound as bounds
 from pipesim.schedules import closed_forms as theory
 
 

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 import pipesim as ps
-from pipesim.io.torch_schedule import read_torch_schedule
+from pipesim.files.schedule_csv.read import read_torch_schedule
 from pipesim.schedules.families.registry import FAMILIES
 
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

@@ -720,7 +720,13 @@ def test_open_questions_are_still_open(row):
 
 def test_the_names_of_everything_have_what_there_is():
     names = names_of_everything()
-    for known in ("pipesim.io.layer_csv", "refine_split", "run.microbatches", "warm_up", "posted"):
+    for known in (
+        "pipesim.files.layer_csv",
+        "refine_split",
+        "run.microbatches",
+        "warm_up",
+        "posted",
+    ):
         assert known in names
     assert any("memory_limit" in name for name in names if name.startswith("run __"))
 

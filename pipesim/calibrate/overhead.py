@@ -14,7 +14,6 @@ import numpy.typing as npt
 from pipesim.base.checks import check_amount
 from pipesim.base.text import count_text
 from pipesim.base.types import FloatArray
-from pipesim.batch import simulate_many
 from pipesim.calibrate.least_squares import (
     FITS,
     checked_time,
@@ -24,7 +23,8 @@ from pipesim.calibrate.least_squares import (
 )
 from pipesim.pipeline.links import Link
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.resolve import ScheduleLike, resolve_schedule
+from pipesim.run.many import simulate_many
+from pipesim.run.resolve import ScheduleLike, resolve_schedule
 from pipesim.schedules.order.schedule import Schedule
 
 NUDGE = 1e-6  # of a step, by which the derivatives are taken: exact unless a kink is that near

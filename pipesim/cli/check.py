@@ -13,9 +13,9 @@ from pipesim.base.text import count_text, text_table
 from pipesim.base.types import IntArray
 from pipesim.cli.outputs import to_json
 from pipesim.engine.graph.deadlock import check_deadlock
-from pipesim.fault_grid import fault_grid
-from pipesim.io.torch_schedule import read_torch_schedule
-from pipesim.schedule_file import ScheduleFile, place_text
+from pipesim.files.schedule_csv.fault_grid import fault_grid
+from pipesim.files.schedule_csv.read import read_torch_schedule
+from pipesim.files.schedule_csv.schedule_file import ScheduleFile, place_text
 from pipesim.schedules.order.dataflow import rank_phases
 from pipesim.schedules.order.listed_actions import Actions
 from pipesim.schedules.order.schedule import Schedule

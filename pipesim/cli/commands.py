@@ -26,11 +26,11 @@ from pipesim.config import (
     simulate_config,
     simulate_step_config,
 )
-from pipesim.io.torch_export import check_exportable, export_notes, write_schedule
+from pipesim.files.schedule_csv.write import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report, sensitivity_text, step_text
-from pipesim.run import Run
+from pipesim.run.run import Run
+from pipesim.run.step import Step, without_end
 from pipesim.schedules.families.registry import FAMILIES
-from pipesim.step import Step, without_end
 from pipesim.text_gantt import text_gantt
 from pipesim.trace_file import write_trace
 

@@ -13,15 +13,16 @@ from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json,
 from pipesim.config import override, parse_pipeline, run_options
 from pipesim.config.rules import OR_A_FILE, unknown
 from pipesim.config.training import training_of
-from pipesim.io.config_file import Document, read_document
-from pipesim.io.torch_schedule import read_schedule
+from pipesim.files.config_file import Document, read_document
+from pipesim.files.schedule_csv.read import read_schedule
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.resolve import resolve_schedule
-from pipesim.run import Run, simulate
+from pipesim.run.resolve import resolve_schedule
+from pipesim.run.run import Run
+from pipesim.run.simulate import simulate
+from pipesim.run.step import simulate_slowest, simulate_step, without_end
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.step import simulate_slowest, simulate_step, without_end
 
 
 def compare(arguments: Namespace) -> None:

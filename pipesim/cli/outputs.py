@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from pipesim.base.files import PAGE_ENDING, check_library, has_ending
 
 if TYPE_CHECKING:
-    from pipesim.run import Run
-    from pipesim.step import Step
+    from pipesim.run.run import Run
+    from pipesim.run.step import Step
 
 
 def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ from pipesim.base.errors import ConfigError
 from pipesim.base.files import TABLE_ENDINGS
 from pipesim.base.text import size_text, text_table
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
-from pipesim.io.layer_csv import write_layers
+from pipesim.files.layer_csv import write_layers
 from pipesim.pipeline.layers import LayerProfile
 
 EXAMPLE = "give a shape such as --input 8x128"

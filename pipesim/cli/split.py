@@ -15,16 +15,17 @@ from pipesim.cli.outputs import ProgressBar, to_json
 from pipesim.config import override, parse_pipeline, parse_schedule, pipeline_options, run_options
 from pipesim.config.modes import recomputing_layers
 from pipesim.config.training import held, training_of
-from pipesim.io.config_file import read_document
-from pipesim.io.layer_csv import read_layers
-from pipesim.memory_limit import ops_over_limit
+from pipesim.files.config_file import read_document
+from pipesim.files.layer_csv import read_layers
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
 from pipesim.planning import refine_split
 from pipesim.planning.candidates import held_by_stage
-from pipesim.run import Run, simulate
+from pipesim.run.memory_limit import ops_over_limit
+from pipesim.run.run import Run
+from pipesim.run.simulate import simulate
 from pipesim.schedules.order.schedule import Schedule
 
 OWN, SIMULATED = "config", "simulated"

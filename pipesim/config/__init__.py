@@ -24,18 +24,19 @@ from pipesim.config.modes import recomputing_layers, recomputing_pipeline, recom
 from pipesim.config.rules import SWEEP_MODES, contradictions, layer_stages, unknown
 from pipesim.config.sections import Sections, SweepSection, structure
 from pipesim.config.training import batch_of, held, training_of, with_batch
-from pipesim.io.config_file import Document, read_document, set_key
-from pipesim.io.layer_csv import read_layers
+from pipesim.files.config_file import Document, read_document, set_key
+from pipesim.files.layer_csv import read_layers
 from pipesim.pipeline.batch_sizes import BatchSizes
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
-from pipesim.resolve import resolve_schedule
-from pipesim.run import Run, simulate
+from pipesim.run.resolve import resolve_schedule
+from pipesim.run.run import Run
+from pipesim.run.simulate import simulate
+from pipesim.run.step import Step, simulate_slowest, simulate_step
 from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.step import Step, simulate_slowest, simulate_step
 
 T = TypeVar("T")
 

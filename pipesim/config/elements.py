@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from pipesim.base.checks import is_number
-from pipesim.io.config_file import Document
+from pipesim.files.config_file import Document
 from pipesim.pipeline.recompute import MODES
 
 _ELEMENT = re.compile(r"(stages|devices|links|training)\.(\w+)\[\d+\]")

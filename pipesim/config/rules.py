@@ -16,7 +16,7 @@ from pipesim.config.training import training_faults
 from pipesim.config.values import Bad, length
 from pipesim.pipeline.partition.partition import WEIGHTS
 from pipesim.pipeline.placement import PLACEMENTS, Placement, default_placement, default_ranks
-from pipesim.run import ENGINES
+from pipesim.run.run import ENGINES
 from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.program.lowering import PROTOCOLS
 

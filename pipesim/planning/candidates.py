@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from pipesim.base.types import IntArray
-from pipesim.batch import CostVariants, cost_fields
-from pipesim.memory import peak_memory_bytes
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
-from pipesim.run import Run
+from pipesim.pipeline.variants import CostVariants, cost_fields
+from pipesim.run.memory import peak_memory_bytes
+from pipesim.run.run import Run
 from pipesim.schedules.order.schedule import Schedule
 
 TIE = 1e-9  # relative; splits this close count as equally fast

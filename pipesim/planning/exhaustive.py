@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from pipesim.base.types import Progress
-from pipesim.lower_bound import makespan_bound
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.loads import check_enough
 from pipesim.pipeline.partition.min_max import compositions
@@ -14,8 +13,9 @@ from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
 from pipesim.planning.candidates import TIE, BestSplit, held_by_stage, over_memory, split_pipeline
-from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.run import simulate
+from pipesim.run.lower_bound import makespan_bound
+from pipesim.run.resolve import ScheduleLike, resolve_schedule
+from pipesim.run.simulate import simulate
 
 MOST_SPLITS = 200_000  # half a minute of bounds
 

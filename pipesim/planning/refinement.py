@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from pipesim.base.types import FloatArray, Progress
-from pipesim.batch import makespans
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.min_max import moves
 from pipesim.pipeline.partition.partition import fair_split
@@ -21,8 +20,9 @@ from pipesim.planning.candidates import (
     split_pipeline,
     split_pipelines,
 )
-from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.run import simulate
+from pipesim.run.many import makespans
+from pipesim.run.resolve import ScheduleLike, resolve_schedule
+from pipesim.run.simulate import simulate
 
 BLOCK = 512  # splits that are simulated at once
 PATIENCE = 8  # moves in a row that make nothing better

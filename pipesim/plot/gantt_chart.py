@@ -24,8 +24,8 @@ from pipesim.plot.style import (
     new_axes,
 )
 from pipesim.plot.titles import numbers_text, order_text, own_title, run_head
-from pipesim.run import Run
-from pipesim.step import Step
+from pipesim.run.run import Run
+from pipesim.run.step import Step
 
 BAR = 0.84  # height of a bar in rows
 GAP = 1.6  # rows between two runs, for the second one's title

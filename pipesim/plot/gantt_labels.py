@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 
 from pipesim.base.types import FloatArray
 from pipesim.plot.style import LABEL_COLOURS
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 SMALLEST_FONT = 4.0  # points; smaller numbers are left out
 MOST_LABELS = 5000

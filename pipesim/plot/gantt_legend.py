@@ -12,7 +12,7 @@ from matplotlib.transforms import ScaledTranslation
 from pipesim.base.text import ms_text
 from pipesim.plot.gantt_path import path_handle
 from pipesim.plot.style import HATCH_COLOUR, IDLE_STYLES, KIND_COLOURS, KIND_WORDS
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 COLUMNS = 4
 CLOSED_FORM, LOWER_BOUND = "equal stages (closed form)", "lower bound"

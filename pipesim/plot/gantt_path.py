@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from pipesim.engine.critical.critical_path import critical_path
 from pipesim.engine.graph.marks import DURATION, END, START
 from pipesim.plot.gantt_boxes import corners
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 THICKEST, THINNEST = 1.7, 0.4  # of an outline [points]
 ABOVE_BARS, ABOVE_LABELS = 3.4, 4.5

@@ -13,7 +13,7 @@ from pipesim.base.types import BoolArray, FloatArray, IntArray
 from pipesim.plot.gantt_boxes import corners
 from pipesim.plot.style import END_EDGE, END_STYLES, HATCH_COLOUR
 from pipesim.plot.titles import bubble_text, run_head
-from pipesim.step import Step
+from pipesim.run.step import Step
 
 if TYPE_CHECKING:
     import pandas as pd

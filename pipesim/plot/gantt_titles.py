@@ -8,7 +8,7 @@ from matplotlib.patches import FancyArrowPatch
 from pipesim.base.ops import Kind
 from pipesim.base.text import ms_text
 from pipesim.plot.style import missing_glyphs_ignored
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 ABOVE = 0.62  # rows between a title and the middle of the row below it
 LARGEST_FONT, SMALLEST_FONT = 9.0, 4.0  # points

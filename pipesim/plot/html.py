@@ -15,8 +15,8 @@ from pipesim.plot.gantt_step import EndBoxes, end_boxes, step_titles
 from pipesim.plot.html_data import Picture, picture_of
 from pipesim.plot.html_summary import summary_table
 from pipesim.plot.html_window import Window, choose_window
-from pipesim.run import Run
-from pipesim.step import Step
+from pipesim.run.run import Run
+from pipesim.run.step import Step
 
 if TYPE_CHECKING:
     from bokeh.document import Document

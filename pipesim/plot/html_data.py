@@ -19,9 +19,9 @@ from pipesim.plot.gantt_legend import limits_of, shade_words
 from pipesim.plot.gantt_step import EndBoxes
 from pipesim.plot.gantt_titles import saved_text, slowest_rival
 from pipesim.plot.html_held import Held, held_by_ranks
-from pipesim.plot.html_wait import waits
 from pipesim.plot.html_window import Window, times_of
-from pipesim.run import Run
+from pipesim.run.idle import waits
+from pipesim.run.run import Run
 
 Columns: TypeAlias = dict[str, Any]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
@@ -135,7 +135,7 @@ def _bars(run: Run, window: Window) -> dict[str, Columns]:
         "slice": schedule.slice if schedule.slices > 1 else np.full_like(schedule.slice, -1),
         "rank": schedule.rank,
         "ready": np.maximum(run.spans.ready - run.spans.begin, 0.0),
-        **waits(run),
+        **waits(run.program, run.workload, run.spans, run.idle_spans),
     }
     found = {}
     for kind in sorted(schedule.kinds):

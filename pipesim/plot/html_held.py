@@ -7,8 +7,8 @@ import numpy as np
 
 from pipesim.base.text import plural, size_text
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.memory import flight_noun, in_flight_of_ranks
-from pipesim.run import Run
+from pipesim.run.memory import flight_noun, in_flight_of_ranks
+from pipesim.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

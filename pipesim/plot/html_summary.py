@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from pipesim.base.text import count_text, ms_text, size_text
-from pipesim.memory import flight_noun
 from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND, closed_form_makespan
-from pipesim.run import Run
-from pipesim.step import Step
+from pipesim.run.memory import flight_noun
+from pipesim.run.run import Run
+from pipesim.run.step import Step
 
 ABSENT = "–"
 STYLE = "border-collapse: collapse; font: 12px sans-serif; font-variant-numeric: tabular-nums"

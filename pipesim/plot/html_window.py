@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from pipesim.base.types import BoolArray, FloatArray
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 MOST_BARS = 40_000  # in a page; a browser without a graphics card loads so many in three seconds
 

@@ -7,7 +7,7 @@ from pipesim.base.checks import hint
 from pipesim.base.text import size_text
 from pipesim.plot.style import KIND_COLOURS, new_axes
 from pipesim.plot.titles import run_head
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 UNITS = {"microbatches": "in_flight", "bytes": "stash_bytes"}
 

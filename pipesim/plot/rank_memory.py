@@ -11,7 +11,7 @@ from matplotlib.transforms import ScaledTranslation
 from pipesim.base.text import size_text
 from pipesim.plot.style import MEMORY_STYLES, new_axes
 from pipesim.plot.titles import run_head
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pipesim.base.text import ms_text
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

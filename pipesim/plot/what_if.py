@@ -5,7 +5,7 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from pipesim.plot.html import check_page, save_page
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from pipesim.plot.gantt_chart import run_title
 from pipesim.plot.html_data import Columns, Picture, picture_of
 from pipesim.plot.html_window import Window
 from pipesim.plot.style import IDLE_STYLES
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

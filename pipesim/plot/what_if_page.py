@@ -38,7 +38,7 @@ from pipesim.plot.what_if_data import (
     shown_numbers,
 )
 from pipesim.plot.what_if_dials import Dial, dials_of
-from pipesim.run import Run
+from pipesim.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -67,11 +67,12 @@ from torch import Tensor, nn
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
-from pipesim.io.torch_schedule import read_schedule
+from pipesim.files.schedule_csv.read import read_schedule
 from pipesim.pipeline.pipeline import Pipeline as SimulatedPipeline
 from pipesim.pipeline.placement import Placement
-from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.run import simulate
+from pipesim.run.resolve import ScheduleLike, resolve_schedule
+from pipesim.run.simulate import simulate
+from pipesim.run.step import without_end
 from pipesim.runtime.batch import MicroBatch, check_batch, micro_batches
 from pipesim.runtime.execution import Execution
 from pipesim.runtime.loss import check_loss, single
@@ -80,7 +81,6 @@ from pipesim.runtime.shards import load_stages, save_stages
 from pipesim.runtime.stage import check_gradients_can_be, checked_stages
 from pipesim.runtime.step_result import StepResult, step_result
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.step import without_end
 
 
 class Pipeline:

@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipesim.io.torch_export import write_schedule
+from pipesim.files.schedule_csv.write import write_schedule
 from pipesim.runtime.torch_steps import RealStep
 from pipesim.runtime.worker import RankJob
 

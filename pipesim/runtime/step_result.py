@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from pipesim.pipeline.training import Training
-from pipesim.run import Run, simulate
+from pipesim.run.run import Run
+from pipesim.run.simulate import simulate
+from pipesim.run.step import Step, simulate_step
 from pipesim.runtime.execution import Measured
 from pipesim.runtime.measured_run import measured_pipeline
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.step import Step, simulate_step
 
 
 @dataclass(frozen=True, slots=True, eq=False)

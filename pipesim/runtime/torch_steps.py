@@ -12,8 +12,8 @@ from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
 from pipesim.engine.graph.deadlock import check_deadlock
-from pipesim.io.torch_export import export_notes
-from pipesim.io.torch_schedule import read_schedule
+from pipesim.files.schedule_csv.read import read_schedule
+from pipesim.files.schedule_csv.write import export_notes
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.runtime.sleeping import sleeping_stage
 from pipesim.schedules.families.registry import build_schedule

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.base.errors import ConfigError
 from pipesim.base.types import Progress
-from pipesim.io.table_file import check_table_file, write_table
+from pipesim.files.table_file import check_table_file, write_table
 from pipesim.sweep.backends import check_backend, run_blocks
 from pipesim.sweep.journal import add_rows, journal_path, open_journal
 from pipesim.sweep.rows import ERROR, NUMBERS, Row, blocks, make_table

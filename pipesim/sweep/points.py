@@ -17,11 +17,11 @@ import numpy as np
 from pipesim.base.checks import MOST_MS
 from pipesim.base.errors import PipesimError
 from pipesim.base.types import FloatArray
-from pipesim.batch import CostVariants, cost_fields
 from pipesim.config import Config, parse_pipeline, parse_schedule
 from pipesim.config.axes import IMBALANCE
 from pipesim.config.sections import Sections
 from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.variants import CostVariants, cost_fields
 from pipesim.schedules.order.schedule import Schedule
 from pipesim.sweep.imbalance import scaled, stage_factors, stage_work
 from pipesim.sweep.study import Point, Study

@@ -9,10 +9,11 @@ import numpy as np
 
 from pipesim.base.errors import ConfigError
 from pipesim.base.types import FloatArray
-from pipesim.batch import METRICS, CostVariants, simulate_many
 from pipesim.config import run_options
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.step import simulate_step, without_end
+from pipesim.pipeline.variants import CostVariants
+from pipesim.run.many import METRICS, simulate_many
+from pipesim.run.step import simulate_step, without_end
 from pipesim.sweep.points import FAULTS, Batch, Reader, structural
 from pipesim.sweep.study import Point, Study
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipesim.base.types import Progress
 from pipesim.config import simulate_config
-from pipesim.run import Run
+from pipesim.run.run import Run
 from pipesim.sweep.points import FAULTS, Reader
 from pipesim.sweep.study import read_study
 

@@ -16,7 +16,7 @@ from pipesim.config import override, parse_sweep
 from pipesim.config.axes import IMBALANCE, Axis, Imbalance
 from pipesim.config.rules import unknown_schedule
 from pipesim.config.sections import Sections, structure
-from pipesim.io.config_file import Document, read_document
+from pipesim.files.config_file import Document, read_document
 
 Point: TypeAlias = tuple[Any, ...]  # one value for each of a study's keys
 

@@ -14,11 +14,12 @@ from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
-from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.run import Run, simulate
+from pipesim.run.resolve import ScheduleLike, resolve_schedule
+from pipesim.run.run import Run
+from pipesim.run.simulate import simulate
+from pipesim.run.step_end import StepEnd, end_costs, last_backwards, ranks_through, step_end
+from pipesim.run.step_table import end_columns, step_trace
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.step_end import StepEnd, end_costs, last_backwards, ranks_through, step_end
-from pipesim.step_table import end_columns, step_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +91,7 @@ class Step:
 
     @cached_property
     def trace(self) -> "pd.DataFrame":
-        """The traces of all replicas and of the step's end; columns as `pipesim.engine.trace` has them."""
+        """The traces of all replicas and of the step's end; columns as in `engine/trace.py`."""
         return step_trace(self.runs, self.end)
 
     @cached_property

@@ -26,7 +26,7 @@ import numpy as np
 from pipesim.base.errors import ConfigError
 from pipesim.base.files import replacing
 from pipesim.engine.trace import COLUMNS, KINDS, RESOURCES, category
-from pipesim.io.viewer_trace import NS_A_MS, NUMBERS, Slice, ViewerTrace
+from pipesim.files.traces.viewer import NS_A_MS, NUMBERS, Slice, ViewerTrace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,9 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import Int32Array
-from pipesim.io.torch_checks import Finding
-from pipesim.io.torch_table import Table
-from pipesim.schedule_file import Fault
+from pipesim.files.schedule_csv.op_faults import Finding
+from pipesim.files.schedule_csv.schedule_file import Fault
+from pipesim.files.schedule_csv.table import Table
 
 TRANSFERS = (Kind.SEND_F, Kind.SEND_B, Kind.RECV_F, Kind.RECV_B)
 

@@ -8,8 +8,8 @@ import numpy as np
 from pipesim.base.types import FloatArray
 from pipesim.engine.trace import COLUMNS, KINDS, RESOURCES, category
 from pipesim.pipeline.placement import Placement
-from pipesim.run import Run
-from pipesim.step_end import StepEnd
+from pipesim.run.run import Run
+from pipesim.run.step_end import StepEnd
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ import numpy as np
 from pipesim.base.checks import shown
 from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.base.types import BoolArray, Int32Array, IntArray
-from pipesim.io.torch_cells import WHOLE, Cells
-from pipesim.schedule_file import Fault, place_text
+from pipesim.files.schedule_csv.cells import WHOLE, Cells
+from pipesim.files.schedule_csv.schedule_file import Fault, place_text
 from pipesim.schedules.order.listed_actions import Actions
 
 NOUNS = {"stage": "stage", "microbatch": "micro-batch", "slice": "slice"}

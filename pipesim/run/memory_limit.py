@@ -9,8 +9,8 @@ import numpy as np
 from pipesim.base.errors import MemoryLimitError
 from pipesim.base.text import count_text, size_text
 from pipesim.base.types import FloatArray, IntArray
-from pipesim.memory import RankState, byte_changes, state_by_rank
 from pipesim.pipeline.pipeline import Pipeline
+from pipesim.run.memory import RankState, byte_changes, state_by_rank
 from pipesim.schedules.order.dataflow import closes, held_by_op, opens
 from pipesim.schedules.order.schedule import Schedule
 

@@ -14,7 +14,9 @@ Idle time is defined as the sum of these parts. Exposed communication is the par
 which the message was under way already, and of the blocked time that in which one travelled.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -173,6 +175,43 @@ def input_times(workload: Workload, spans: Spans) -> FloatArray:
     source = workload.producer
     arrival = np.where(np.isnan(spans.arrival), spans.end, spans.arrival)
     return np.asarray(np.where(source >= 0, arrival[source], 0.0), dtype=np.float64)
+
+
+def waits(
+    program: Program,
+    workload: Workload,
+    spans: Spans,
+    idle: Mapping[str, IdleSpans],
+) -> dict[str, Any]:
+    """Return the idle time before each op by cause, and what it waited for: arrays (ops,).
+
+    `waited` is how long the rank was idle before [ms], and there is a column of its parts for
+    each cause of the run, by the name of the cause. `source`, `source_kind` and `source_rank` are
+    those of the op of another stage whose output came in that time: it is of the same
+    micro-batch, and its stage is -1 where there is none.
+    """
+    schedule = program.order
+    idle_since = previous_ends(schedule, spans)
+    idle_since[schedule.offsets[:-1]] = spans.begin
+    waited = np.maximum(spans.start - idle_since, 0.0)
+    producer = workload.producer
+    remote = (producer >= 0) & (input_times(workload, spans) > idle_since) & (waited > 0)
+    known = np.where(remote, producer, 0)
+    columns = {
+        "waited": waited,
+        "source": np.where(remote, schedule.stage[known], -1).astype(np.int32),
+        "source_kind": schedule.kind[known].astype(np.int32),
+        "source_rank": np.where(remote, schedule.rank[known], -1).astype(np.int32),
+    }
+    second = np.flatnonzero(workload.second)
+    for cause, found in idle.items():
+        lasting = np.flatnonzero((found.before >= 0) & (found.end > found.start))
+        if lasting.size:
+            part = np.zeros(len(schedule), dtype=np.float32)
+            part[found.before[lasting]] = found.end[lasting] - found.start[lasting]
+            part[second] = part[second - 1]  # a pair waits together
+            columns[cause] = part
+    return columns
 
 
 def _free_since(program: Program, spans: Spans, stops: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
 from pipesim.engine.reference.policy_engine import run_policy
-from pipesim.io.torch_schedule import read_schedule
+from pipesim.files.schedule_csv.read import read_schedule
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.families.policies import Policy
 from pipesim.schedules.families.registry import build_schedule, check_options, schedule_names

@@ -6,7 +6,7 @@ row 1   0F0  >0F1< 0B0        0F1 has no backward
 
 from collections.abc import Iterator
 
-from pipesim.schedule_file import ScheduleFile
+from pipesim.files.schedule_csv.schedule_file import ScheduleFile
 
 BEFORE, AFTER = 3, 8  # cells shown around the first fault of a picture
 WHOLE_ROW = 12  # rows of so many cells are shown whole
@@ -19,7 +19,7 @@ def fault_grid(file: ScheduleFile) -> str:
 
     Examples
     --------
-    >>> from pipesim.schedule_file import Fault
+    >>> from pipesim.files.schedule_csv.schedule_file import Fault
     >>> rows = [["0F0", "0F1", "0B0"]]
     >>> print(fault_grid(ScheduleFile(path="", name="", faults=(Fault("", 0, 1),), rows=rows)))
     cell     1     2     3

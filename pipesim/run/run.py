@@ -1,14 +1,9 @@
-"""The one front door: a schedule, a pipeline and an engine -> a Run with all its numbers."""
+"""A simulated step and all its numbers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pipesim.base.checks import check_amount, check_count, hint
-from pipesim.base.errors import UnsupportedByEngine
 from pipesim.base.types import Progress
 from pipesim.engine.critical.critical_path import (
     Criticality,
@@ -22,22 +17,15 @@ from pipesim.engine.reference.simpy_engine import run_simpy
 from pipesim.engine.replay.replay import run_replay
 from pipesim.engine.trace import Spans, span_table
 from pipesim.engine.workload import Workload, bind
-from pipesim.equal_stages import equalised
-from pipesim.lower_bound import makespan_bound
-from pipesim.memory import (
-    in_flight_table,
-    memory_table,
-    peak_memory_bytes,
-    state_by_rank,
-)
-from pipesim.memory_limit import check_memory_limit
-from pipesim.metrics import IDLE_CAUSES, IdleSpans, RankTimes, idle_spans, rank_times
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.resolve import ScheduleLike, resolve_schedule
-from pipesim.schedules.families.policies import Policy
+from pipesim.run.equal_stages import equalised
+from pipesim.run.idle import IdleSpans, RankTimes, idle_spans, rank_times
+from pipesim.run.lower_bound import makespan_bound
+from pipesim.run.memory import in_flight_table, memory_table, peak_memory_bytes
+from pipesim.run.rank_table import UNITLESS, rank_columns
 from pipesim.schedules.families.registry import closed_form_bubble
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.schedules.program.lowering import PROTOCOLS, lower
+from pipesim.schedules.program.lowering import lower
 from pipesim.schedules.program.program import Program
 
 if TYPE_CHECKING:
@@ -61,6 +49,24 @@ class Run:
     eager_limit_bytes: int | None = None
     engine: str = "simpy"
 
+    @classmethod
+    def of(
+        cls,
+        order: Schedule,
+        pipe: Pipeline,
+        *,
+        engine: str = "simpy",
+        protocol: str = "eager",
+        queue_capacity: int | None = None,
+        eager_limit_bytes: int | None = None,
+        progress: Progress | None = None,
+    ) -> "Run":
+        """Return the run of an order on a pipeline; the arguments are those of `simulate`."""
+        program = lower(order, protocol)
+        workload = bind(program, pipe, eager_limit_bytes)
+        spans = ENGINES[engine](program, workload, queue_capacity=queue_capacity, progress=progress)
+        return cls(program, pipe, workload, spans, queue_capacity, eager_limit_bytes, engine)
+
     @property
     def schedule(self) -> Schedule:
         """The order of the ops."""
@@ -73,7 +79,7 @@ class Run:
 
     @cached_property
     def idle_spans(self) -> dict[str, IdleSpans]:
-        """Idle stretches of every rank by cause, in the order of `pipesim.metrics.IDLE_CAUSES`."""
+        """Idle stretches of every rank by cause, in the order of `pipesim.run.idle.IDLE_CAUSES`."""
         return idle_spans(self.program, self.workload, self.spans)
 
     @property
@@ -136,7 +142,7 @@ class Run:
         The same order, but where the schedule goes by the costs.
         """
         equal = equalised(self.schedule, self.pipeline)
-        return simulate(equal, self.schedule.made_for(equal), engine=self.engine)
+        return Run.of(self.schedule.made_for(equal), equal, engine=self.engine)
 
     @property
     def inflation(self) -> float | None:
@@ -163,6 +169,7 @@ class Run:
 
         Examples
         --------
+        >>> from pipesim.run.simulate import simulate
         >>> pipe = Pipeline.from_costs([1, 1], [2, 2], stash_bytes=10, param_bytes=100)
         >>> memory = simulate(pipe, "1f1b", microbatches=2).memory
         >>> memory.loc[memory["rank"] == 0, ["time", "op", "activations", "total"]]
@@ -185,7 +192,9 @@ class Run:
         """One row a rank: busy, idle and its causes [ms], bubble fraction, peaks held."""
         import pandas as pd
 
-        return pd.DataFrame(self._rank_columns())
+        return pd.DataFrame(
+            rank_columns(self.schedule, self.pipeline, self.rank_times, self.peak_memory)
+        )
 
     @cached_property
     def criticality(self) -> Criticality:
@@ -205,11 +214,12 @@ class Run:
         One row a piece, each starts when the one before ends: op (`0F3`, `0SEND_F3`), rank (that
         sends), resource (compute, link), kind, stage, microbatch, slice, start, end, ms; and
         ties, how many other things were as late: where all are 0, this is the only such path.
-        Of several, one is taken by the rule of `pipesim.engine.critical.critical_path.critical_path`. An
+        Of several, one is taken by the rule of `engine/critical/critical_path.py`. An
         overlapped pair is one row by its first op; transfers that take no time are left out.
 
         Examples
         --------
+        >>> from pipesim.run.simulate import simulate
         >>> pipe = Pipeline.from_costs(forward=[1, 3], backward=[2, 4], latency_ms=0.5)
         >>> simulate(pipe, "1f1b", microbatches=2).critical_path[["op", "start", "ms", "ties"]]
                op  start   ms  ties
@@ -233,6 +243,7 @@ class Run:
 
         Examples
         --------
+        >>> from pipesim.run.simulate import simulate
         >>> pipe = Pipeline.from_costs(forward=[1, 3], backward=[2, 4], latency_ms=0.5)
         >>> slack = simulate(pipe, "1f1b", microbatches=2).slack
         >>> slack.loc[slack["rank"] == 0, ["kind", "microbatch", "end", "slack", "critical"]]
@@ -258,6 +269,7 @@ class Run:
 
         Examples
         --------
+        >>> from pipesim.run.simulate import simulate
         >>> pipe = Pipeline.from_costs(forward=[1, 3], backward=[2, 4], latency_ms=0.5)
         >>> simulate(pipe, "1f1b", microbatches=2).sensitivity
                        parameter  value unit  gain_ms  loss_ms
@@ -278,9 +290,9 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """Return all numbers of the run as plain values: what `pipesim run --json` prints."""
-        of_ranks = self._rank_columns()
+        of_ranks = rank_columns(self.schedule, self.pipeline, self.rank_times, self.peak_memory)
         columns = {
-            name if name in _UNITLESS else f"{name}_ms": list(values)
+            name if name in UNITLESS else f"{name}_ms": list(values)
             for name, values in of_ranks.items()
         }
         return {
@@ -309,145 +321,9 @@ class Run:
             ],
         }
 
-    def _rank_columns(self) -> dict[str, list[Any]]:
-        times = self.rank_times
-        causes = {cause: getattr(times, cause).tolist() for cause in IDLE_CAUSES}
-        state = state_by_rank(self.schedule, self.pipeline)
-        return {
-            "rank": list(range(self.schedule.ranks)),
-            "busy": times.busy.tolist(),
-            "idle": times.idle.tolist(),
-            "bubble_fraction": times.bubble_fraction.tolist(),
-            "peak_in_flight": list(self.schedule.peak_in_flight()),
-            **causes,
-            "exposed_communication": times.exposed_communication.tolist(),
-            "peak_stash_bytes": (np.array(self.peak_memory) - state.total).tolist(),
-            "param_bytes": state.params.tolist(),
-            "grad_bytes": state.grads.tolist(),
-            "optimizer_bytes": state.optimizer.tolist(),
-            "peak_memory_bytes": list(self.peak_memory),
-        }
-
     def __repr__(self) -> str:
         return (
             f"Run({self.program.title}, ranks={self.schedule.ranks}, "
             f"microbatches={self.schedule.microbatches}, makespan={self.makespan:g} ms, "
             f"bubble={self.bubble_fraction:.1%})"
-        )
-
-
-_UNITLESS = (
-    "rank",
-    "bubble_fraction",
-    "peak_in_flight",
-    "peak_stash_bytes",
-    "param_bytes",
-    "grad_bytes",
-    "optimizer_bytes",
-    "peak_memory_bytes",
-)
-
-
-def simulate(
-    pipe: Pipeline,
-    schedule: ScheduleLike,
-    microbatches: int | None = None,
-    *,
-    engine: str = "simpy",
-    protocol: str = "eager",
-    queue_capacity: int | None = None,
-    eager_limit_bytes: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    memory_limit: bool = True,
-    progress: Progress | None = None,
-) -> Run:
-    """Return the run of a schedule on a pipeline.
-
-    Parameters
-    ----------
-    pipe
-        Stages, devices and links.
-    schedule
-        A name, a Schedule, the path of a schedule file (`read_schedule`; a text that ends in
-        .csv is one), a function `(placement, microbatches, **options) -> Schedule`, or a Policy
-        that decides on line.
-    microbatches
-        Number of micro-batches m; with a Schedule or a file it may be left out and must not
-        differ.
-    engine
-        "simpy", the reference, or "replay", compiled code that gives the same times to the last
-        bit, many times faster.
-    protocol
-        "eager": sending never occupies a rank. Of the others, under which sends and receives are
-        instructions of the ranks, `pipesim.schedules.program.lowering` tells.
-    queue_capacity
-        Messages that fit between two stages on different ranks, in each direction; None: any.
-    eager_limit_bytes
-        Under any other protocol than "eager": messages up to this size never wait for their
-        receivers; None: all do.
-    options
-        Of the schedule, where it is given by name or as a function.
-    memory_limit
-        Whether no rank may go over the `memory_bytes` of its device.
-    progress
-        Called now and then with the number of ops done and of all ops.
-
-    Raises
-    ------
-    ScheduleError
-        If the schedule is unknown or does not fit the pipeline.
-    ValueError
-        If a count, the engine or the protocol is not one of those allowed.
-    ConfigError
-        If the schedule is a file that cannot be read.
-    UnsupportedByEngine
-        If the schedule is a policy and the engine is not "simpy".
-    DeadlockError
-        If the run cannot go on.
-    MemoryLimitError
-        If a rank goes over the memory of its device: at the first op that takes one there.
-
-    Examples
-    --------
-    >>> pipe = Pipeline.from_costs(forward=[1, 1, 1, 2], backward=[2, 2, 2, 4])
-    >>> run = simulate(pipe, "1f1b", microbatches=8)
-    >>> run.makespan, round(run.bubble_fraction, 4), round(run.closed_form, 4)
-    (57.0, 0.4737, 0.2727)
-    """
-    if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r} is unknown; {hint(engine, ENGINES)}")
-    if protocol not in PROTOCOLS:
-        raise ValueError(f"protocol {protocol!r} is unknown; {hint(protocol, PROTOCOLS)}")
-    if queue_capacity is not None:
-        queue_capacity = check_count("queue_capacity", queue_capacity)
-    check_eager_limit(protocol, eager_limit_bytes)
-    if engine != "simpy" and isinstance(schedule, Policy):
-        raise UnsupportedByEngine(
-            f"policy {schedule.name!r} decides on line, which engine {engine!r} cannot; run it "
-            "with engine 'simpy', and the order that it took, `run.order()`, with any"
-        )
-    order = resolve_schedule(pipe, schedule, microbatches, options)
-    program = lower(order, protocol)
-    workload = bind(program, pipe, eager_limit_bytes)
-    spans = ENGINES[engine](program, workload, queue_capacity=queue_capacity, progress=progress)
-    if memory_limit:
-        check_memory_limit(order, pipe, spans.start)
-    return Run(program, pipe, workload, spans, queue_capacity, eager_limit_bytes, engine)
-
-
-def check_eager_limit(protocol: str, limit: int | None) -> None:
-    """Check that a limit goes with a protocol.
-
-    Raises
-    ------
-    ValueError
-        If it is no size, or no message of the protocol blocks anyhow.
-    """
-    if limit is None:
-        return
-    check_amount("eager_limit_bytes", limit)
-    if protocol == "eager":
-        raise ValueError(
-            f"eager_limit_bytes = {limit}: with protocol 'eager' no message waits for its "
-            "receiver; leave it out, or choose another protocol"
         )

@@ -19,7 +19,7 @@ import numpy as np
 from pipesim.base.checks import shown
 from pipesim.base.ops import Kind
 from pipesim.base.types import IntArray
-from pipesim.schedule_file import Fault
+from pipesim.files.schedule_csv.schedule_file import Fault
 
 WHOLE = len(Kind)  # BW, the whole backward in files of PyTorch 2.5
 CODES = {**{kind.name: int(kind) for kind in Kind}, "BW": WHOLE}

@@ -3,11 +3,10 @@
     0F0,0F1,0B0,0B1        stage 0 of two micro-batches on rank 0: both forwards, both backwards
     1F0,1B0,1F1,1B1        stage 1 on rank 1
 
-The grammar of a cell is in `pipesim.io.torch_cells`. A blank cell is padding and carries nothing.
-Where a stage lives follows from the rows. Files come with compute ops only, or with the sends and
-receives between them; `pipesim.io.torch_export` writes the former. PyTorch 2.5 wrote BW, B, W for
-what are B, I, W since; which of the two a file means shows in its cells: BW, or W without any I,
-is the older dialect.
+The grammar of a cell is in `cells.py`. A blank cell is padding and carries nothing. Where a stage
+lives follows from the rows. Files come with compute ops only, or with the sends and receives
+between them; `write.py` writes the former. PyTorch 2.5 wrote BW, B, W for what are B, I, W since;
+which of the two a file means shows in its cells: BW, or W without any I, is the older dialect.
 
 Beyond PyTorch, whose loader does not take them: slices of micro-batches (`2F0.1`), schedules
 without backwards, and two-directional schedules, in which a stage is on two rows. What a file
@@ -25,13 +24,13 @@ import numpy as np
 
 from pipesim.base.errors import ConfigError, ScheduleError
 from pipesim.base.types import Int8Array
-from pipesim.io.torch_cells import Cells
-from pipesim.io.torch_checks import Finding, check_numbers, check_ops, check_rows
-from pipesim.io.torch_placement import find_placement
-from pipesim.io.torch_table import Table, make_table
-from pipesim.io.torch_transfers import check_transfers, has_transfers
+from pipesim.files.schedule_csv.cells import Cells
+from pipesim.files.schedule_csv.op_faults import Finding, check_numbers, check_ops, check_rows
+from pipesim.files.schedule_csv.placement import find_placement
+from pipesim.files.schedule_csv.schedule_file import Fault, ScheduleFile
+from pipesim.files.schedule_csv.table import Table, make_table
+from pipesim.files.schedule_csv.transfer_faults import check_transfers, has_transfers
 from pipesim.pipeline.placement import Placement
-from pipesim.schedule_file import Fault, ScheduleFile
 from pipesim.schedules.order.listed_actions import Actions
 from pipesim.schedules.order.schedule import Schedule
 

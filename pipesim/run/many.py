@@ -4,33 +4,33 @@ The pipelines have the same stages, ranks and links between ranks in common; wha
 things cost. Everything but the times of the ops themselves is array arithmetic over all of them.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from pipesim.base.checks import check_count
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.batch.bound import makespan_bounds
-from pipesim.batch.held import first_over_limit, peak_memory
-from pipesim.batch.tables import is_uniform, message_times, op_times, stage_costs
 from pipesim.engine.graph.event_graph import cached_graph
 from pipesim.engine.op_costs import check_fit
 from pipesim.engine.replay.cost_index import cost_index
 from pipesim.engine.replay.replay import make_plan
 from pipesim.engine.workload import meeting
-from pipesim.equal_stages import equalised
-from pipesim.memory_limit import check_memory_limit
-from pipesim.pipeline.components import COST_FIELDS
+from pipesim.pipeline.components import COST_FIELDS, SIZE_FIELDS
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants, bases, cost_fields
-from pipesim.run import check_eager_limit
+from pipesim.run.equal_stages import equalised
+from pipesim.run.lower_bound import makespan_bounds
+from pipesim.run.many_costs import is_uniform, message_times, op_times, stage_costs
+from pipesim.run.memory import peak_memory_bytes
+from pipesim.run.memory_limit import check_memory_limit, ops_over_limit
+from pipesim.run.simulate import check_eager_limit
 from pipesim.schedules.families.registry import closed_form_bubble
 from pipesim.schedules.order.schedule import Schedule
 from pipesim.schedules.program.lowering import lower
 
-__all__ = ["METRICS", "CostVariants", "cost_fields", "makespans", "simulate_many"]
+T = TypeVar("T")
 
 METRICS = (
     "makespan_ms",
@@ -275,3 +275,37 @@ def _ratio(part: FloatArray, whole: FloatArray, nothing: float) -> FloatArray:
     ratio = np.full(part.shape, nothing)
     np.divide(part, whole, out=ratio, where=whole > 0)
     return ratio
+
+
+def peak_memory(schedule: Schedule, pipelines: Sequence[Pipeline]) -> FloatArray:
+    """Return the most bytes that any rank holds at once, array (K,)."""
+    peaks = _once_per_sizes(pipelines, lambda pipe: float(peak_memory_bytes(schedule, pipe).max()))
+    return np.broadcast_to(np.array(peaks), (len(pipelines),))
+
+
+def first_over_limit(schedule: Schedule, pipelines: Sequence[Pipeline]) -> int | None:
+    """Return the number of the first pipeline with a rank over its device's memory, or None.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule does not fit the pipelines.
+    """
+    for pipe in bases(pipelines):
+        check_fit(schedule, pipe)
+    over = _once_per_sizes(pipelines, lambda pipe: bool(ops_over_limit(schedule, pipe)))
+    return over.index(True) if True in over else None
+
+
+def _once_per_sizes(pipelines: Sequence[Pipeline], of: Callable[[Pipeline], T]) -> list[T]:
+    """Apply `of` to each pipeline, once per distinct set of sizes."""
+    known: dict[Any, T] = {}
+    found = []
+    for pipe in bases(pipelines):
+        names = (*SIZE_FIELDS, "input_grad_frees_bytes")
+        sizes = [getattr(stage, name) for stage in pipe.stages for name in names]
+        key = (*sizes, *(device.memory_bytes for device in pipe.devices))
+        if key not in known:
+            known[key] = of(pipe)
+        found.append(known[key])
+    return found

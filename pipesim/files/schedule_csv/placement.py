@@ -11,10 +11,10 @@ import numpy as np
 
 from pipesim.base.ops import COMPUTE_KINDS
 from pipesim.base.types import Int8Array, Int32Array, IntArray
-from pipesim.io.torch_checks import Finding
-from pipesim.io.torch_table import Table
+from pipesim.files.schedule_csv.op_faults import Finding
+from pipesim.files.schedule_csv.schedule_file import Fault
+from pipesim.files.schedule_csv.table import Table
 from pipesim.pipeline.placement import Placement, named_placement
-from pipesim.schedule_file import Fault
 
 Maps: TypeAlias = tuple[IntArray, IntArray]  # rank of every stage; direction of every micro-batch
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import Int32Array, IntArray
-from pipesim.io.torch_table import NOUNS, Table
-from pipesim.schedule_file import Fault
+from pipesim.files.schedule_csv.schedule_file import Fault
+from pipesim.files.schedule_csv.table import NOUNS, Table
 
 # The numbers of some actions (or what else a fault is about), and the fault of each.
 Finding: TypeAlias = tuple[IntArray, Callable[[int], Fault]]

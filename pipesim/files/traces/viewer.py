@@ -20,7 +20,7 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.engine.trace import KINDS, RESOURCES
-from pipesim.io.viewer_tracks import Track, tracks_of
+from pipesim.files.traces.tracks import Track, tracks_of
 
 if TYPE_CHECKING:
     import pandas as pd

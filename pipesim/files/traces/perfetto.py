@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pipesim.base.files import check_library, replacing
 from pipesim.engine.trace import KINDS, RESOURCES
-from pipesim.io.viewer_trace import NUMBERS, Slice, ViewerTrace
+from pipesim.files.traces.viewer import NUMBERS, Slice, ViewerTrace
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket

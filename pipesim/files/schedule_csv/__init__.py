@@ -1,0 +1,1 @@
+"""Schedules as CSV files in PyTorch's notation: reading, checking, writing."""

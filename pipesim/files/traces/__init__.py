@@ -1,0 +1,1 @@
+"""Formats of traces: Chrome JSON and Perfetto."""
