@@ -29,7 +29,8 @@ if TYPE_CHECKING:
         fit_overhead,
         fit_step_times,
     )
-    from pipesim.config import read_config, simulate_config, simulate_step_config
+    from pipesim.config.read import read_config
+    from pipesim.config.simulate import simulate_config, simulate_step_config
     from pipesim.engine.graph.deadlock import check_deadlock
     from pipesim.explain import ladder
     from pipesim.files.layer_csv import read_layers, write_layers
@@ -122,14 +123,14 @@ _HOMES = {
     "parse_op": "base.ops",
     "partition": "pipeline.partition.partition",
     "read_chrome_trace": "files.traces.chrome",
-    "read_config": "config",
+    "read_config": "config.read",
     "read_layers": "files.layer_csv",
     "read_schedule": "files.schedule_csv.read",
     "refine_split": "planning",
     "schedule_names": "schedules.families.registry",
     "simulate": "run.simulate",
-    "simulate_config": "config",
-    "simulate_step_config": "config",
+    "simulate_config": "config.simulate",
+    "simulate_step_config": "config.simulate",
     "simulate_many": "run.many",
     "simulate_step": "run.step",
     "sweep_config": "sweep",

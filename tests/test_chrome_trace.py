@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.cli import main
-from pipesim.config import parse_pipeline
+from pipesim.config.read import parse_pipeline
 from pipesim.files.traces.tracks import lanes
 from pipesim.run.memory import in_flight_of_ranks
 from pipesim.run_config import run_config

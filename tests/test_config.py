@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import pipesim as ps
-from pipesim.config import parse_config
+from pipesim.config.read import parse_config
 from pipesim.files.config_file import read_document, set_key
 
 GOOD = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.base.ops import Kind
-from pipesim.config import parse_config
+from pipesim.config.read import parse_config
 from pipesim.pipeline.variants import CostVariants
 from pipesim.run.many import simulate_many
 from pipesim.schedules.order.dataflow import consumers, local_inputs, producers

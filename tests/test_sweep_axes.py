@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipesim as ps
-from pipesim.config import simulate_step_config
 from pipesim.config.axes import LAWS, Imbalance, read_axis
+from pipesim.config.simulate import simulate_step_config
 from pipesim.run.many import METRICS
 from pipesim.sweep.imbalance import DRAW, SPREAD, stage_factors
 from pipesim.sweep.points import Batch, Reader

@@ -13,7 +13,7 @@ import pytest
 
 import pipesim as ps
 from pipesim.cli import main
-from pipesim.config import simulate_step_config
+from pipesim.config.simulate import simulate_step_config
 from pipesim.sweep.points import Batch, Reader
 from pipesim.sweep.study import read_study
 

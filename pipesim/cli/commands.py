@@ -18,14 +18,9 @@ from pipesim.cli.assignments import assignment
 from pipesim.cli.notes import chunk_note
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, tell, to_json, write_gantt
 from pipesim.cli.parser import RUN_FLAGS
-from pipesim.config import (
-    Config,
-    override,
-    parse_config,
-    read_config,
-    simulate_config,
-    simulate_step_config,
-)
+from pipesim.config.override import override
+from pipesim.config.read import Config, parse_config, read_config
+from pipesim.config.simulate import simulate_config, simulate_step_config
 from pipesim.files.schedule_csv.write import check_exportable, export_notes, write_schedule
 from pipesim.report import headline, run_report, sensitivity_text, step_text
 from pipesim.run.run import Run

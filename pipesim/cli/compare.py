@@ -10,8 +10,10 @@ from pipesim.base.text import size_cells, size_unit, text_table
 from pipesim.cli.assignments import assignment
 from pipesim.cli.notes import shared_notes
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json, write_gantt
-from pipesim.config import override, parse_pipeline, run_options
+from pipesim.config.override import override
+from pipesim.config.read import parse_pipeline
 from pipesim.config.rules import OR_A_FILE, unknown
+from pipesim.config.simulate import run_options
 from pipesim.config.training import training_of
 from pipesim.files.config_file import Document, read_document
 from pipesim.files.schedule_csv.read import read_schedule

@@ -6,7 +6,7 @@ from pipesim.base.errors import ConfigError, ScheduleError
 from pipesim.base.text import count_text
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import to_json
-from pipesim.config import read_config
+from pipesim.config.read import read_config
 from pipesim.engine.graph.deadlock import deadlock_error
 from pipesim.engine.graph.event_graph import event_graph
 from pipesim.engine.graph.instruction_grid import NAMES, instruction_grid

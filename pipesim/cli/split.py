@@ -12,8 +12,10 @@ from pipesim.base.ops import Kind
 from pipesim.base.text import count_text, size_cells, size_unit, span_text, text_table
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, to_json
-from pipesim.config import override, parse_pipeline, parse_schedule, pipeline_options, run_options
-from pipesim.config.modes import recomputing_layers
+from pipesim.config.override import override
+from pipesim.config.read import parse_pipeline, parse_schedule, pipeline_options
+from pipesim.config.recompute import recomputing_layers
+from pipesim.config.simulate import run_options
 from pipesim.config.training import held, training_of
 from pipesim.files.config_file import read_document
 from pipesim.files.layer_csv import read_layers

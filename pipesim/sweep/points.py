@@ -17,8 +17,8 @@ import numpy as np
 from pipesim.base.checks import MOST_MS
 from pipesim.base.errors import PipesimError
 from pipesim.base.types import FloatArray
-from pipesim.config import Config, parse_pipeline, parse_schedule
 from pipesim.config.axes import IMBALANCE
+from pipesim.config.read import Config, parse_pipeline, parse_schedule
 from pipesim.config.sections import Sections
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants, cost_fields

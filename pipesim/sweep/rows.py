@@ -9,7 +9,7 @@ import numpy as np
 
 from pipesim.base.errors import ConfigError
 from pipesim.base.types import FloatArray
-from pipesim.config import run_options
+from pipesim.config.simulate import run_options
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants
 from pipesim.run.many import METRICS, simulate_many

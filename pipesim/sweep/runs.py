@@ -5,7 +5,7 @@ from os import PathLike
 from typing import Any
 
 from pipesim.base.types import Progress
-from pipesim.config import simulate_config
+from pipesim.config.simulate import simulate_config
 from pipesim.run.run import Run
 from pipesim.sweep.points import FAULTS, Reader
 from pipesim.sweep.study import read_study

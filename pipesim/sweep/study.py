@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import pipesim
 from pipesim.base.errors import ConfigError
 from pipesim.base.files import is_schedule_file
-from pipesim.config import override, parse_sweep
 from pipesim.config.axes import IMBALANCE, Axis, Imbalance
+from pipesim.config.override import override
+from pipesim.config.read import parse_sweep
 from pipesim.config.rules import unknown_schedule
 from pipesim.config.sections import Sections, structure
 from pipesim.files.config_file import Document, read_document

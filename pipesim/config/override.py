@@ -1,10 +1,15 @@
-"""Setting one element of a value that is given once for all: `devices.speed[2] = 0.8`."""
+"""Setting keys of a document, also one element of a value that is given once for all.
+
+`devices.speed[2] = 0.8` writes a speed of 1.0 out for every rank and changes one.
+"""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pipesim.base.checks import is_number
-from pipesim.files.config_file import Document
+from pipesim.base.errors import ConfigError
+from pipesim.files.config_file import Document, set_key
 from pipesim.pipeline.recompute import MODES
 
 _ELEMENT = re.compile(r"(stages|devices|links|training)\.(\w+)\[\d+\]")
@@ -19,6 +24,25 @@ _DEFAULTS = {
     "training.optimizer_ms": 0.0,
     "training.speed": 1.0,
 }
+
+
+def override(document: Document, name: str, overrides: Mapping[str, Any]) -> Document:
+    """Return a document with some keys set.
+
+    Raises
+    ------
+    ConfigError
+        If a key does not fit the document.
+    """
+    faults = []
+    for key, value in overrides.items():
+        try:
+            document = set_key(spread_out(document, key), key, value)
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ConfigError(name, faults)
+    return document
 
 
 def spread_out(document: Document, key: str) -> Document:
