@@ -22,17 +22,9 @@ if TYPE_CHECKING:
         UnsupportedByEngine,
     )
     from pipesim.base.ops import Kind, Op, parse_op
-    from pipesim.calibrate import (
-        MeasuredRun,
-        OverheadFit,
-        StepTimeFit,
-        fit_overhead,
-        fit_step_times,
-    )
     from pipesim.config.read import read_config
     from pipesim.config.simulate import simulate_config, simulate_step_config
     from pipesim.engine.graph.deadlock import check_deadlock
-    from pipesim.explain import ladder
     from pipesim.files.layer_csv import read_layers, write_layers
     from pipesim.files.schedule_csv.read import read_schedule
     from pipesim.files.schedule_csv.write import write_schedule
@@ -54,7 +46,6 @@ if TYPE_CHECKING:
     from pipesim.pipeline.training import Training
     from pipesim.pipeline.transformer import Transformer
     from pipesim.pipeline.variants import CostVariants
-    from pipesim.planning import BestSplit, best_split, refine_split
     from pipesim.run.many import simulate_many
     from pipesim.run.run import Run
     from pipesim.run.simulate import simulate
@@ -70,14 +61,18 @@ if TYPE_CHECKING:
     from pipesim.schedules.program.lowering import lower
     from pipesim.schedules.program.program import Program
     from pipesim.schedules.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
-    from pipesim.sweep import sweep_config, sweep_runs
+    from pipesim.studies.fits.overhead import MeasuredRun, OverheadFit, fit_overhead
+    from pipesim.studies.fits.step_times import StepTimeFit, fit_step_times
+    from pipesim.studies.ladder import ladder
+    from pipesim.studies.splits.candidates import BestSplit
+    from pipesim.studies.splits.exhaustive import best_split
+    from pipesim.studies.splits.refinement import refine_split
+    from pipesim.studies.sweep.sweep import sweep_config, sweep_runs
     from pipesim.trace_file import write_trace
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "BatchSizes": "pipeline.batch_sizes",
-    "BestSplit": "planning",
+    "BestSplit": "studies.splits.candidates",
     "ConfigError": "base.errors",
     "CostVariants": "pipeline.variants",
     "DeadlockError": "base.errors",
@@ -85,11 +80,11 @@ _HOMES = {
     "Kind": "base.ops",
     "LayerProfile": "pipeline.layers",
     "Link": "pipeline.links",
-    "MeasuredRun": "calibrate",
+    "MeasuredRun": "studies.fits.overhead",
     "MemoryLimitError": "base.errors",
     "Op": "base.ops",
     "Pipeline": "pipeline.pipeline",
-    "OverheadFit": "calibrate",
+    "OverheadFit": "studies.fits.overhead",
     "PipesimError": "base.errors",
     "Placement": "pipeline.placement",
     "Program": "schedules.program.program",
@@ -99,22 +94,22 @@ _HOMES = {
     "ScheduleError": "base.errors",
     "Stage": "pipeline.components",
     "Step": "run.step",
-    "StepTimeFit": "calibrate",
+    "StepTimeFit": "studies.fits.step_times",
     "Training": "pipeline.training",
     "Transformer": "pipeline.transformer",
     "UnsupportedByEngine": "base.errors",
     "backward_first": "schedules.families.policies",
     "batch_sizes": "pipeline.batch_sizes",
-    "best_split": "planning",
+    "best_split": "studies.splits.exhaustive",
     "bidirectional_placement": "pipeline.placement",
     "bubble_formula": "schedules.slot_table",
     "bubble_fraction": "schedules.slot_table",
     "check_deadlock": "engine.graph.deadlock",
     "build_schedule": "schedules.families.registry",
-    "fit_overhead": "calibrate",
-    "fit_step_times": "calibrate",
+    "fit_overhead": "studies.fits.overhead",
+    "fit_step_times": "studies.fits.step_times",
     "gpipe_forward_schedule": "schedules.slot_table",
-    "ladder": "explain",
+    "ladder": "studies.ladder",
     "linear_placement": "pipeline.placement",
     "looped_placement": "pipeline.placement",
     "lower": "schedules.program.lowering",
@@ -126,15 +121,15 @@ _HOMES = {
     "read_config": "config.read",
     "read_layers": "files.layer_csv",
     "read_schedule": "files.schedule_csv.read",
-    "refine_split": "planning",
+    "refine_split": "studies.splits.refinement",
     "schedule_names": "schedules.families.registry",
     "simulate": "run.simulate",
     "simulate_config": "config.simulate",
     "simulate_step_config": "config.simulate",
     "simulate_many": "run.many",
     "simulate_step": "run.step",
-    "sweep_config": "sweep",
-    "sweep_runs": "sweep",
+    "sweep_config": "studies.sweep.sweep",
+    "sweep_runs": "studies.sweep.sweep",
     "v_placement": "pipeline.placement",
     "wave_placement": "pipeline.placement",
     "write_layers": "files.layer_csv",
@@ -149,6 +144,8 @@ __all__ = [*_HOMES, "plot"]
 def __getattr__(name: str) -> Any:
     if name == "plot":
         return import_module("pipesim.plot")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("pipesim")
     if name in _HOMES:
         value = getattr(import_module(f"pipesim.{_HOMES[name]}"), name)
         globals()[name] = value

@@ -9,11 +9,11 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.text import count_text, plural, size_cells, size_text, size_unit, text_table
 from pipesim.base.types import Progress
-from pipesim.explain import first_largest, ladder
 from pipesim.pipeline.batch_sizes import BatchSizes
 from pipesim.run.memory import RankState, flight_noun, state_by_rank
 from pipesim.run.run import Run
 from pipesim.run.step import Step
+from pipesim.studies.ladder import first_largest, ladder
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import pipesim
 from pipesim.base.files import TABLE_ENDINGS, VIEWER_ENDINGS, check_library, has_ending
 from pipesim.base.text import plural
 from pipesim.files.table_file import write_table
@@ -84,7 +84,7 @@ def _shown(run: Run | Step, options: Mapping[str, Any] | None) -> ViewerTrace:
     slowest = runs[run.slowest_replica] if isinstance(run, Step) else run
     metadata = {
         "title": headline(slowest),
-        "pipesim": pipesim.__version__,
+        "pipesim": version("pipesim"),
         "config": run_config(slowest, options),
         **({"training": asdict(run.training)} if isinstance(run, Step) else {}),
         "summary": run.summary(),

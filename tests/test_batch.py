@@ -34,7 +34,7 @@ def batches(draw):
 
 
 def scaled(pipe, factors):
-    from pipesim.sweep.imbalance import scaled as scale
+    from pipesim.studies.sweep.imbalance import scaled as scale
 
     return scale(pipe, factors)
 

@@ -16,7 +16,7 @@ from pipesim.cli.parser import LAYERS_CONFIG, PROTOCOL_NAMES
 from pipesim.plot.html_window import MOST_BARS
 from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.program.lowering import PROTOCOLS
-from pipesim.sweep.study import read_study
+from pipesim.studies.sweep.study import read_study
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

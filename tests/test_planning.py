@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.pipeline.partition.min_max import compositions
-from pipesim.planning.candidates import split_pipelines
 from pipesim.run.many import makespans
+from pipesim.studies.splits.candidates import split_pipelines
 
 
 def profile_of(forward, **columns):

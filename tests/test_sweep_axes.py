@@ -13,9 +13,9 @@ import pipesim as ps
 from pipesim.config.axes import LAWS, Imbalance, read_axis
 from pipesim.config.simulate import simulate_step_config
 from pipesim.run.many import METRICS
-from pipesim.sweep.imbalance import DRAW, SPREAD, stage_factors
-from pipesim.sweep.points import Batch, Reader
-from pipesim.sweep.study import read_study
+from pipesim.studies.sweep.imbalance import DRAW, SPREAD, stage_factors
+from pipesim.studies.sweep.points import Batch, Reader
+from pipesim.studies.sweep.study import read_study
 
 BASE = {
     "run": {"schedule": "1f1b", "microbatches": 4},

@@ -9,7 +9,7 @@ import pytest
 
 import pipesim as ps
 from pipesim.cli import main
-from pipesim.sweep import backends
+from pipesim.studies.sweep import backends
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 import pipesim as ps
 from pipesim.cli import main
-from pipesim.sweep import rows
-from pipesim.sweep.journal import add_rows, journal_path, open_journal
-from pipesim.sweep.study import read_study
+from pipesim.studies.sweep import rows
+from pipesim.studies.sweep.journal import add_rows, journal_path, open_journal
+from pipesim.studies.sweep.study import read_study
 
 ROOT = Path(__file__).parent.parent
 

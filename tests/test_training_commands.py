@@ -14,8 +14,8 @@ import pytest
 import pipesim as ps
 from pipesim.cli import main
 from pipesim.config.simulate import simulate_step_config
-from pipesim.sweep.points import Batch, Reader
-from pipesim.sweep.study import read_study
+from pipesim.studies.sweep.points import Batch, Reader
+from pipesim.studies.sweep.study import read_study
 
 CONFIG = """
 [run]

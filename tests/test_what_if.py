@@ -21,7 +21,7 @@ from pipesim.plot.what_if_data import (
     shown_numbers,
 )
 from pipesim.plot.what_if_dials import dials_of
-from pipesim.sweep import NUMBERS as COLUMNS
+from pipesim.studies.sweep.sweep import NUMBERS as COLUMNS
 from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 
 

@@ -23,12 +23,12 @@ from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
-from pipesim.planning import refine_split
-from pipesim.planning.candidates import held_by_stage
 from pipesim.run.memory_limit import ops_over_limit
 from pipesim.run.run import Run
 from pipesim.run.simulate import simulate
 from pipesim.schedules.order.schedule import Schedule
+from pipesim.studies.splits.candidates import held_by_stage
+from pipesim.studies.splits.refinement import refine_split
 
 OWN, SIMULATED = "config", "simulated"
 MOST_COUNTS = 16  # stages whose layers are listed one by one

@@ -9,10 +9,10 @@ from pipesim.base.text import count_text
 from pipesim.cli.assignments import assignment
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
 from pipesim.config.rules import unknown
-from pipesim.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
-from pipesim.sweep.imbalance import DRAW
-from pipesim.sweep.journal import journal_path
-from pipesim.sweep.rows import HEAD
+from pipesim.studies.sweep.imbalance import DRAW
+from pipesim.studies.sweep.journal import journal_path
+from pipesim.studies.sweep.rows import HEAD
+from pipesim.studies.sweep.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
 
 if TYPE_CHECKING:
     import pandas as pd

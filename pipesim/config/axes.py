@@ -8,7 +8,7 @@
     "stages.backward_ms" = {normal = [2, 0.1], draws = 100, size = 4}        mean, deviation
     "stages.input_grad_ms" = {lognormal = [1, 0.2], draws = 100, size = 4}   likewise, of the values
     "stages.forward_ms[3],stages.backward_ms[3]" = [[1, 2], [2, 4]]          several keys as one
-    imbalance = {spread = [0, 0.1, 0.3], draws = 100}        see `pipesim.sweep.imbalance`
+    imbalance = {spread = [0, 0.1, 0.3], draws = 100}        see `pipesim.studies.sweep.imbalance`
 
 With `size` each draw is a list of so many values, one a stage for example. Draw number n goes by
 (seed, key, n) alone: not by the order of the axes, nor by how many draws there are. The seed is 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipesim.base.checks import check_count
-from pipesim.calibrate.least_squares import (
+from pipesim.studies.fits.least_squares import (
     FITS,
     checked_time,
     fit_text,

@@ -12,7 +12,10 @@ from pipesim.pipeline.partition.min_max import moves
 from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
-from pipesim.planning.candidates import (
+from pipesim.run.many import makespans
+from pipesim.run.resolve import ScheduleLike, resolve_schedule
+from pipesim.run.simulate import simulate
+from pipesim.studies.splits.candidates import (
     TIE,
     BestSplit,
     held_by_stage,
@@ -20,9 +23,6 @@ from pipesim.planning.candidates import (
     split_pipeline,
     split_pipelines,
 )
-from pipesim.run.many import makespans
-from pipesim.run.resolve import ScheduleLike, resolve_schedule
-from pipesim.run.simulate import simulate
 
 BLOCK = 512  # splits that are simulated at once
 PATIENCE = 8  # moves in a row that make nothing better

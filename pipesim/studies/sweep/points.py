@@ -23,8 +23,8 @@ from pipesim.config.sections import Sections
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants, cost_fields
 from pipesim.schedules.order.schedule import Schedule
-from pipesim.sweep.imbalance import scaled, stage_factors, stage_work
-from pipesim.sweep.study import Point, Study
+from pipesim.studies.sweep.imbalance import scaled, stage_factors, stage_work
+from pipesim.studies.sweep.study import Point, Study
 
 # What a faulty point raises; anything else is a fault of the program.
 FAULTS = (PipesimError, ValueError, ArithmeticError, MemoryError)

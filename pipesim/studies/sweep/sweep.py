@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pipesim.base.errors import ConfigError
 from pipesim.base.types import Progress
 from pipesim.files.table_file import check_table_file, write_table
-from pipesim.sweep.backends import check_backend, run_blocks
-from pipesim.sweep.journal import add_rows, journal_path, open_journal
-from pipesim.sweep.rows import ERROR, NUMBERS, Row, blocks, make_table
-from pipesim.sweep.runs import sweep_runs
-from pipesim.sweep.study import Point, Study, read_study
+from pipesim.studies.sweep.backends import check_backend, run_blocks
+from pipesim.studies.sweep.journal import add_rows, journal_path, open_journal
+from pipesim.studies.sweep.rows import ERROR, NUMBERS, Row, blocks, make_table
+from pipesim.studies.sweep.runs import sweep_runs
+from pipesim.studies.sweep.study import Point, Study, read_study
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,18 +14,18 @@ import numpy.typing as npt
 from pipesim.base.checks import check_amount
 from pipesim.base.text import count_text
 from pipesim.base.types import FloatArray
-from pipesim.calibrate.least_squares import (
+from pipesim.pipeline.links import Link
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.run.many import simulate_many
+from pipesim.run.resolve import ScheduleLike, resolve_schedule
+from pipesim.schedules.order.schedule import Schedule
+from pipesim.studies.fits.least_squares import (
     FITS,
     checked_time,
     fit_text,
     largest_error,
     not_negative,
 )
-from pipesim.pipeline.links import Link
-from pipesim.pipeline.pipeline import Pipeline
-from pipesim.run.many import simulate_many
-from pipesim.run.resolve import ScheduleLike, resolve_schedule
-from pipesim.schedules.order.schedule import Schedule
 
 NUDGE = 1e-6  # of a step, by which the derivatives are taken: exact unless a kink is that near
 EXACT = 1e-22  # of squared relative errors: nothing is left to fit

@@ -7,8 +7,8 @@ from typing import Any
 from pipesim.base.types import Progress
 from pipesim.config.simulate import simulate_config
 from pipesim.run.run import Run
-from pipesim.sweep.points import FAULTS, Reader
-from pipesim.sweep.study import read_study
+from pipesim.studies.sweep.points import FAULTS, Reader
+from pipesim.studies.sweep.study import read_study
 
 
 def sweep_runs(

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pipesim
 from pipesim.base.errors import ConfigError
 from pipesim.base.files import is_schedule_file
 from pipesim.config.axes import IMBALANCE, Axis, Imbalance
@@ -150,7 +150,7 @@ def _check(study: Study, first: Point) -> None:
 
 def _digest(document: Document, directory: Path, axes: list[Axis]) -> str:
     """Return a hash of all that the rows depend on: config, axes, files, and this program."""
-    digest = sha256(f"pipesim {pipesim.__version__}\n".encode())
+    digest = sha256(f"pipesim {version('pipesim')}\n".encode())
     digest.update(json.dumps(document, sort_keys=True, default=str).encode())
     digest.update(json.dumps([axis.keys for axis in axes]).encode())  # their order numbers points
     for file in sorted(_files(document, axes)):

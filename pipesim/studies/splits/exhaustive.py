@@ -12,10 +12,16 @@ from pipesim.pipeline.partition.min_max import compositions
 from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
-from pipesim.planning.candidates import TIE, BestSplit, held_by_stage, over_memory, split_pipeline
 from pipesim.run.lower_bound import makespan_bound
 from pipesim.run.resolve import ScheduleLike, resolve_schedule
 from pipesim.run.simulate import simulate
+from pipesim.studies.splits.candidates import (
+    TIE,
+    BestSplit,
+    held_by_stage,
+    over_memory,
+    split_pipeline,
+)
 
 MOST_SPLITS = 200_000  # half a minute of bounds
 

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from pipesim.base.checks import hint
-from pipesim.sweep.rows import Row, block_rows
-from pipesim.sweep.study import Point, Study
+from pipesim.studies.sweep.rows import Row, block_rows
+from pipesim.studies.sweep.study import Point, Study
 
 BACKENDS = ("loky", "dask", "ray")
 Done = tuple[list[int], list[Row]]

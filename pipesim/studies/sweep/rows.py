@@ -14,8 +14,8 @@ from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants
 from pipesim.run.many import METRICS, simulate_many
 from pipesim.run.step import simulate_step, without_end
-from pipesim.sweep.points import FAULTS, Batch, Reader, structural
-from pipesim.sweep.study import Point, Study
+from pipesim.studies.sweep.points import FAULTS, Batch, Reader, structural
+from pipesim.studies.sweep.study import Point, Study
 
 if TYPE_CHECKING:
     import pandas as pd

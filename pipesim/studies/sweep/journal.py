@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pipesim.base.errors import ConfigError
-from pipesim.sweep.rows import RESULTS, Row
+from pipesim.studies.sweep.rows import RESULTS, Row
 
 VERSION = 1
 

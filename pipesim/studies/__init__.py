@@ -1,0 +1,1 @@
+"""Several runs: comparisons, splits by simulation, sweeps, fits, and the ladder of causes."""

@@ -1,0 +1,1 @@
+"""Fits: from measured runs to what their costs leave out."""

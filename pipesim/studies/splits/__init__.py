@@ -1,0 +1,1 @@
+"""Searches over splits by simulation: what min-max leaves on the table with few micro-batches."""

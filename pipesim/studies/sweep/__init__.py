@@ -1,0 +1,1 @@
+"""Sweeps: one run a point of some axes, on several processes, resumable."""
