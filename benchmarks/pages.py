@@ -15,7 +15,7 @@ from engine import processor
 
 import pipesim as ps
 from pipesim.base.text import text_table
-from pipesim.plot.html_window import MOST_BARS
+from pipesim.plot.page.window import MOST_BARS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pipesim as ps
 from pipesim.cli.outputs import ProgressBar
 from pipesim.files.table_file import write_table
-from pipesim.report import bound_text, ladder_text, rank_text
+from pipesim.report.run_text import bound_text, ladder_text, rank_text
 from pipesim.run.run import Run
 
 HERE = Path(__file__).parent

@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 
 import pipesim as ps
 from pipesim.plot.style import END_STYLES, KIND_COLOURS
-from pipesim.report import step_text
+from pipesim.report.run_text import step_text
 
 OUT = Path(__file__).parent.parent / "out"
 

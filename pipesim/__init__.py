@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pipesim.pipeline.training import Training
     from pipesim.pipeline.transformer import Transformer
     from pipesim.pipeline.variants import CostVariants
+    from pipesim.report.trace_file import write_trace
     from pipesim.run.many import simulate_many
     from pipesim.run.run import Run
     from pipesim.run.simulate import simulate
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from pipesim.studies.splits.exhaustive import best_split
     from pipesim.studies.splits.refinement import refine_split
     from pipesim.studies.sweep.sweep import sweep_config, sweep_runs
-    from pipesim.trace_file import write_trace
 
 _HOMES = {
     "BatchSizes": "pipeline.batch_sizes",
@@ -134,7 +134,7 @@ _HOMES = {
     "wave_placement": "pipeline.placement",
     "write_layers": "files.layer_csv",
     "write_schedule": "files.schedule_csv.write",
-    "write_trace": "trace_file",
+    "write_trace": "report.trace_file",
     "zero_bubble_greedy": "schedules.families.policies",
 }
 

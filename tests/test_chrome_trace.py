@@ -17,8 +17,8 @@ import pipesim as ps
 from pipesim.cli import main
 from pipesim.config.read import parse_pipeline
 from pipesim.files.traces.tracks import lanes
+from pipesim.report.run_config import run_config
 from pipesim.run.memory import in_flight_of_ranks
-from pipesim.run_config import run_config
 from pipesim.schedules.families.registry import FAMILIES
 from tests.strategies import cases
 from tests.viewer_rules import by_phase, check_rules, read_events

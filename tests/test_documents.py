@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 import pipesim as ps
 from pipesim.cli import main
 from pipesim.cli.parser import LAYERS_CONFIG, PROTOCOL_NAMES
-from pipesim.plot.html_window import MOST_BARS
+from pipesim.plot.page.window import MOST_BARS
 from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.program.lowering import PROTOCOLS
 from pipesim.studies.sweep.study import read_study

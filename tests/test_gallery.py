@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import pipesim as ps
-from pipesim.plot.gantt_titles import saved_text
+from pipesim.plot.gantt.titles import saved_text
 from tests.test_experiments import load
 
 ROOT = Path(__file__).parent.parent

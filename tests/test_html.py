@@ -10,12 +10,12 @@ from bokeh.models import Range1d
 import pipesim as ps
 from pipesim.base import files
 from pipesim.cli import main
-from pipesim.plot.gantt_chart import BAR
-from pipesim.plot.gantt_legend import CLOSED_FORM, LOWER_BOUND
-from pipesim.plot.html_chart import draw_chart
-from pipesim.plot.html_data import picture_of
-from pipesim.plot.html_summary import summary_table
-from pipesim.plot.html_window import choose_window
+from pipesim.plot.gantt.chart import BAR
+from pipesim.plot.gantt.legend import CLOSED_FORM, LOWER_BOUND
+from pipesim.plot.page.chart import draw_chart
+from pipesim.plot.page.data import picture_of
+from pipesim.plot.page.summary import summary_table
+from pipesim.plot.page.window import choose_window
 from pipesim.plot.style import KIND_WORDS
 
 # Two equal stages, two micro-batches, 1F1B, half a millisecond from rank to rank:

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import pipesim as ps
-from pipesim.plot.html_window import MOST_BARS
+from pipesim.plot.page.window import MOST_BARS
 from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 
 pytestmark = needs_browser

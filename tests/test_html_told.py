@@ -4,10 +4,10 @@ import pytest
 
 import pipesim as ps
 from pipesim.base.ops import parse_op
-from pipesim.plot.html_data import picture_of
-from pipesim.plot.html_summary import summary_table
-from pipesim.plot.html_window import choose_window
-from pipesim.report import rank_text
+from pipesim.plot.page.data import picture_of
+from pipesim.plot.page.summary import summary_table
+from pipesim.plot.page.window import choose_window
+from pipesim.report.run_text import rank_text
 from pipesim.run.idle import IDLE_CAUSES
 
 # Two equal stages, 1F1B, half a millisecond from rank to rank.

@@ -14,8 +14,8 @@ from matplotlib.colors import to_rgba
 from PIL import Image
 
 import pipesim as ps
-from pipesim.plot.gantt_chart import BAR, GAP
-from pipesim.plot.gantt_titles import saved_text
+from pipesim.plot.gantt.chart import BAR, GAP
+from pipesim.plot.gantt.titles import saved_text
 from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS, LAST_CHUNK, MEMORY_STYLES
 from pipesim.plot.titles import own_title
 

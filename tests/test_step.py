@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.engine.trace import COLUMNS
-from pipesim.report import step_text
+from pipesim.report.run_text import step_text
 from pipesim.schedules.program.lowering import PROTOCOLS
 from tests.strategies import WITH_BACKWARD, cases
 

@@ -11,8 +11,9 @@ from bokeh.models import Div
 
 import pipesim as ps
 from pipesim.cli import main
-from pipesim.plot import what_if, what_if_page
-from pipesim.plot.what_if_data import (
+from pipesim.plot.what_if import page as what_if_page
+from pipesim.plot.what_if import write as what_if
+from pipesim.plot.what_if.data import (
     NUMBERS,
     PageFullError,
     blank_picture,
@@ -20,7 +21,7 @@ from pipesim.plot.what_if_data import (
     pictures_of,
     shown_numbers,
 )
-from pipesim.plot.what_if_dials import dials_of
+from pipesim.plot.what_if.dials import dials_of
 from pipesim.studies.sweep.sweep import NUMBERS as COLUMNS
 from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 

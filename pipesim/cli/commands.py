@@ -15,19 +15,18 @@ from pipesim.base.files import (
 )
 from pipesim.base.text import text_table
 from pipesim.cli.assignments import assignment
-from pipesim.cli.notes import chunk_note
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, tell, to_json, write_gantt
 from pipesim.cli.parser import RUN_FLAGS
 from pipesim.config.override import override
 from pipesim.config.read import Config, parse_config, read_config
 from pipesim.config.simulate import simulate_config, simulate_step_config
 from pipesim.files.schedule_csv.write import check_exportable, export_notes, write_schedule
-from pipesim.report import headline, run_report, sensitivity_text, step_text
+from pipesim.report.run_text import chunk_note, headline, run_report, sensitivity_text, step_text
+from pipesim.report.text_gantt import text_gantt
+from pipesim.report.trace_file import write_trace
 from pipesim.run.run import Run
 from pipesim.run.step import Step, without_end
 from pipesim.schedules.families.registry import FAMILIES
-from pipesim.text_gantt import text_gantt
-from pipesim.trace_file import write_trace
 
 
 def run(arguments: Namespace) -> None:

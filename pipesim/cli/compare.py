@@ -8,7 +8,6 @@ from pipesim.base.files import GANTT_ENDINGS, is_schedule_file
 from pipesim.base.ops import Kind
 from pipesim.base.text import size_cells, size_unit, text_table
 from pipesim.cli.assignments import assignment
-from pipesim.cli.notes import shared_notes
 from pipesim.cli.outputs import ProgressBar, check_output, read_window, to_json, write_gantt
 from pipesim.config.override import override
 from pipesim.config.read import parse_pipeline
@@ -18,6 +17,7 @@ from pipesim.config.training import training_of
 from pipesim.files.config_file import Document, read_document
 from pipesim.files.schedule_csv.read import read_schedule
 from pipesim.pipeline.pipeline import Pipeline
+from pipesim.report.run_text import shared_notes
 from pipesim.run.resolve import resolve_schedule
 from pipesim.run.run import Run
 from pipesim.run.simulate import simulate

@@ -4,14 +4,14 @@
 `write_what_if` one with sliders for what a sweep varies.
 """
 
-from pipesim.plot.bubble_curve import bubble, lines
-from pipesim.plot.gantt_chart import gantt
-from pipesim.plot.heat import heat_map
-from pipesim.plot.html import write_html
-from pipesim.plot.memory_curve import in_flight
-from pipesim.plot.rank_memory import memory
+from pipesim.plot.curves import bubble, lines
+from pipesim.plot.gantt.chart import gantt
+from pipesim.plot.heat_map import heat_map
+from pipesim.plot.in_flight import in_flight
+from pipesim.plot.memory import memory
+from pipesim.plot.page.page import write_html
 from pipesim.plot.style import save
-from pipesim.plot.what_if import write_what_if
+from pipesim.plot.what_if.write import write_what_if
 
 __all__ = [
     "bubble",

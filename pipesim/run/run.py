@@ -211,9 +211,10 @@ class Run:
     def critical_path(self) -> "pd.DataFrame":
         """The chain of ops and transfers that makes the step as long as it is, in time order.
 
-        One row a piece, each starts when the one before ends: op (`0F3`, `0SEND_F3`), rank (that
-        sends), resource (compute, link), kind, stage, microbatch, slice, start, end, ms; and
-        ties, how many other things were as late: where all are 0, this is the only such path.
+        One row a piece, each starts when the one before ends: op (`0F3`, `0SEND_F3`), number (of
+        the op, or of the one whose output is sent), rank (that sends), resource (compute, link),
+        kind, stage, microbatch, slice, start, end, ms; and ties, how many other things were as
+        late: where all are 0, this is the only such path.
         Of several, one is taken by the rule of `engine/critical/critical_path.py`. An
         overlapped pair is one row by its first op; transfers that take no time are left out.
 

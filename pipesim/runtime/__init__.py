@@ -1,7 +1,7 @@
 """Real pipelines: measure a PyTorch model's layers, run it in stages, compare with the simulation.
 
-Everything here needs the extra `torch`; nothing else in pipesim does. `pipesim.runtime.pipeline`
-starts with an example: a step of eight layers in four stages, and the run that it gives.
+Everything here needs the extra `torch`; nothing else in pipesim does. An example opens
+`step/real_pipeline.py`: a step of eight layers in four stages, and the run that it gives.
 """
 
 from importlib.util import find_spec
@@ -9,21 +9,21 @@ from importlib.util import find_spec
 if find_spec("torch") is None or find_spec("safetensors") is None:
     raise ImportError("the runtime needs PyTorch and safetensors: pip install 'pipesim[torch]'")
 
-from pipesim.runtime.measured import MeasuredStep
-from pipesim.runtime.pipeline import Pipeline
-from pipesim.runtime.processes import WorkerError, measure_steps
-from pipesim.runtime.profiling import profile_layers
-from pipesim.runtime.shards import load_stages, save_stages
-from pipesim.runtime.sleeping import SleepingStage
-from pipesim.runtime.stage import PipelineStage, model_layers, split_model
-from pipesim.runtime.step_result import StepResult
-from pipesim.runtime.torch_steps import (
+from pipesim.runtime.model.stage import PipelineStage, model_layers, split_model
+from pipesim.runtime.processes.measured_step import MeasuredStep
+from pipesim.runtime.processes.processes import WorkerError, measure_steps
+from pipesim.runtime.processes.sleeping import SleepingStage
+from pipesim.runtime.processes.torch_steps import (
     TORCH_CLASSES,
     RealStep,
     real_step,
     sleeping_step,
     torch_order,
 )
+from pipesim.runtime.profile.profiling import profile_layers
+from pipesim.runtime.shards.shards import load_stages, save_stages
+from pipesim.runtime.step.real_pipeline import Pipeline
+from pipesim.runtime.step.step_result import StepResult
 
 __all__ = [
     "TORCH_CLASSES",

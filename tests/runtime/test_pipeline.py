@@ -15,8 +15,8 @@ from torch import nn  # noqa: E402
 import pipesim as ps  # noqa: E402
 from pipesim.base.ops import Kind  # noqa: E402
 from pipesim.runtime import Pipeline, profile_layers, split_model  # noqa: E402
-from pipesim.runtime.held_bytes import HeldBytes  # noqa: E402
-from pipesim.runtime.split_backward import places_of_use  # noqa: E402
+from pipesim.runtime.step.held_bytes import HeldBytes  # noqa: E402
+from pipesim.runtime.step.split_backward import places_of_use  # noqa: E402
 from pipesim.schedules.families.registry import FAMILIES  # noqa: E402
 from tests.longest_path import longest_path  # noqa: E402
 

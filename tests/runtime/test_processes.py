@@ -157,7 +157,7 @@ def test_a_worker_that_is_killed_is_named(tmp_path):
 
 
 def test_what_takes_too_long_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipesim.runtime.processes.SLOWEST_START_S", 0.0)
+    monkeypatch.setattr("pipesim.runtime.processes.processes.SLOWEST_START_S", 0.0)
     start = time.monotonic()
     with pytest.raises((TimeoutError, WorkerError)):
         measure_steps([faulty_step(tmp_path, "hang")], timeout_s=8)

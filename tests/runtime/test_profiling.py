@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch", reason="pip install 'pipesim[torch]'")
 import pipesim as ps  # noqa: E402
 from pipesim.cli import main  # noqa: E402
 from pipesim.pipeline.partition.min_max import compositions  # noqa: E402
-from pipesim.runtime import layer_times, profile_layers, split_model  # noqa: E402
-from pipesim.runtime.saved_bytes import activation_storages, saved_storages, storages_of  # noqa: E402
+from pipesim.runtime import profile_layers, split_model  # noqa: E402
+from pipesim.runtime.profile import layer_times  # noqa: E402
+from pipesim.runtime.step.saved_bytes import activation_storages, saved_storages, storages_of  # noqa: E402
 
 nn = torch.nn
 ROWS, WIDTH, HIDDEN = 4, 8, 16

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from pipesim.base.errors import ConfigError  # noqa: E402
 from pipesim.runtime import PipelineStage, load_stages, save_stages, split_model  # noqa: E402
-from pipesim.runtime.manifest import MANIFEST, file_sha256, read_manifest  # noqa: E402
+from pipesim.runtime.shards.manifest import MANIFEST, file_sha256, read_manifest  # noqa: E402
 
 
 class Odd(nn.Module):
@@ -278,7 +278,7 @@ def test_a_save_that_fails_while_writing_leaves_no_trace(saved, monkeypatch):
     def full(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("pipesim.runtime.shards.save_file", full)
+    monkeypatch.setattr("pipesim.runtime.shards.shards.save_file", full)
     with pytest.raises(OSError, match="disk full"):
         save(make_model(2), [3, 3], saved)
     assert names_in(saved) == old

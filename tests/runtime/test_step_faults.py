@@ -10,13 +10,13 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from pipesim.runtime import (  # noqa: E402
     Pipeline,
     PipelineStage,
-    execution,
     load_stages,
     profile_layers,
     save_stages,
     split_model,
 )
-from pipesim.runtime.split_backward import input_gradient, weight_gradients  # noqa: E402
+from pipesim.runtime.step import execution  # noqa: E402
+from pipesim.runtime.step.split_backward import input_gradient, weight_gradients  # noqa: E402
 from tests.runtime.test_pipeline import check_step  # noqa: E402
 
 mse_loss = nn.functional.mse_loss

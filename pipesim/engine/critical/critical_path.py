@@ -164,6 +164,7 @@ def critical_path_table(critical: Criticality) -> "pd.DataFrame":
     return pd.DataFrame(
         {
             "op": _texts(graph, node, kind),
+            "number": op,
             "rank": order.rank[op],
             "resource": pd.Categorical.from_codes(transfers.astype(np.int8), list(RESOURCES)),
             "kind": pd.Categorical.from_codes(kind, list(KINDS)),

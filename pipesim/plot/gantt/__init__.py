@@ -1,0 +1,1 @@
+"""Gantt charts: boxes, labels, legend, titles, critical path, and the end of the step."""

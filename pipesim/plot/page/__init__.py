@@ -1,0 +1,1 @@
+"""Gantt charts as pages to zoom into and hover over."""

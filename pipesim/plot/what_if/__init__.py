@@ -1,0 +1,1 @@
+"""Pages with sliders for what a sweep varies."""

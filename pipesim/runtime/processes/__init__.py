@@ -1,0 +1,1 @@
+"""Real steps on a process a rank: PyTorch's own schedules, timed."""

@@ -1,0 +1,1 @@
+"""A PyTorch model's layers measured one by one."""

@@ -1,0 +1,1 @@
+"""The parameters of stages as files, for any split."""

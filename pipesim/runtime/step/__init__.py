@@ -1,0 +1,1 @@
+"""A real step in one process: the same schedule, op by op, with real gradients."""
