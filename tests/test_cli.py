@@ -148,14 +148,14 @@ def test_nothing_is_written_after_a_failure(tmp_path):
 
 def test_a_run_that_cannot_finish_exits_3(capsys, monkeypatch):
     import pipesim as ps
-    from pipesim.cli import commands
+    from pipesim.config import simulate as of_configs
 
     def stuck(config, progress=None):
         schedule = ps.Schedule.from_orders(["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"])
         return ps.simulate(ps.Pipeline.from_costs(1.0, 2.0, stages=2), schedule)
 
     # No schedule that has a name can hang with eager transfers.
-    monkeypatch.setattr(commands, "simulate_config", stuck)
+    monkeypatch.setattr(of_configs, "simulate_config", stuck)
     assert main(["run", STRAGGLER]) == 3
     assert "rank 0 at 0B0, op 2 of its 4: waits for" in capsys.readouterr().err
 

@@ -12,7 +12,8 @@ from nbclient import NotebookClient
 
 import pipesim as ps
 from pipesim.cli import main
-from pipesim.cli.parser import LAYERS_CONFIG, PROTOCOL_NAMES
+from pipesim.cli.flags import PROTOCOL_NAMES
+from pipesim.cli.profile import LAYERS_CONFIG
 from pipesim.plot.page.window import MOST_BARS
 from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.program.lowering import PROTOCOLS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pipesim as ps
-from pipesim.cli.parser import build_parser
+from pipesim.cli import build_parser
 from pipesim.config.sections import SECTIONS
 from pipesim.schedules import closed_forms as theory
 from pipesim.schedules.families.registry import FAMILIES

@@ -7,37 +7,45 @@ it runs, so that `--help` is quick.
 
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from pipesim.base.errors import DeadlockError, MemoryLimitError, PipesimError
-from pipesim.cli.parser import build_parser
+from pipesim.cli import check, compare, lower, profile, run, schedules, split, sweep
 
 BAD_INPUT, CANNOT_FINISH = 2, 3
+
+
+COMMANDS = (
+    run,
+    compare,
+    sweep,
+    profile,
+    split,
+    lower,
+    schedules,
+    check,
+)
+
+
+def build_parser() -> ArgumentParser:
+    """Return the parser of the command line."""
+    parser = ArgumentParser(
+        prog="pipesim",
+        description="Simulate pipeline-parallel training with unequal stages, op by op.",
+        epilog="Exit status: 0 done; 2 bad input; 3 the run cannot finish.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     arguments = build_parser().parse_args(argv)
     try:
-        from pipesim.cli import commands
-        from pipesim.cli.check import check
-        from pipesim.cli.compare import compare
-        from pipesim.cli.lower import lower
-        from pipesim.cli.profile import profile
-        from pipesim.cli.split import split
-        from pipesim.cli.sweep import sweep
-
-        command = {
-            "run": commands.run,
-            "compare": compare,
-            "lower": lower,
-            "profile": profile,
-            "sweep": sweep,
-            "split": split,
-            "schedules": commands.schedules,
-            "check": check,
-        }[arguments.command]
-        command(arguments)
+        arguments.execute(arguments)
         if sys.stdout is not None:  # it is when it was closed
             sys.stdout.flush()
     except BrokenPipeError:

@@ -2,32 +2,55 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ConfigError, DeadlockError, ScheduleError
 from pipesim.base.files import CONFIG_ENDINGS, has_ending, is_schedule_file
 from pipesim.base.text import count_text, text_table
-from pipesim.base.types import IntArray
+from pipesim.cli.flags import PROTOCOL_WORDS, Commands, add_json_flag
 from pipesim.cli.outputs import to_json
-from pipesim.engine.graph.deadlock import check_deadlock
-from pipesim.files.schedule_csv.fault_grid import fault_grid
-from pipesim.files.schedule_csv.read import read_torch_schedule
-from pipesim.files.schedule_csv.schedule_file import ScheduleFile, place_text
-from pipesim.schedules.order.dataflow import rank_phases
-from pipesim.schedules.order.listed_actions import Actions
-from pipesim.schedules.order.schedule import Schedule
-from pipesim.schedules.program.lowering import AS_LISTED, PROTOCOLS, lower
-from pipesim.schedules.program.program import Program
+
+if TYPE_CHECKING:
+    from pipesim.base.types import IntArray
+    from pipesim.files.schedule_csv.schedule_file import ScheduleFile
+    from pipesim.schedules.order.listed_actions import Actions
+    from pipesim.schedules.order.schedule import Schedule
+    from pipesim.schedules.program.program import Program
 
 MOST_OPS = 20_000  # of a file for which all protocols are tried
 SHOWN = 50  # faults on the screen; in JSON there are all of them
 
 
-def check(arguments: Namespace) -> None:
+def add(commands: Commands) -> None:
+    """Add the command and its flags to the command line."""
+    check = commands.add_parser(
+        "check",
+        help="check a schedule file",
+        description=(
+            "Check a CSV file of PyTorch's pipelining: every fault with its place, or what the "
+            "schedule is."
+        ),
+        epilog="Exit status: 0 valid; 2 faults; 3 only that the order cannot go on.",
+    )
+    check.add_argument("file", metavar="FILE.csv", help="one row a rank, cells such as 2F0")
+    check.add_argument(
+        "--protocol", default="eager", metavar="NAME", help=f"not to hang under: {PROTOCOL_WORDS}"
+    )
+    check.add_argument(
+        "--queue-capacity", type=int, metavar="N", help="messages between two stages; default: any"
+    )
+    add_json_flag(check)
+    check.set_defaults(execute=check_command)
+
+
+def check_command(arguments: Namespace) -> None:
     """Print what a schedule file holds; its faults are an error, and so is an order that hangs."""
+    from pipesim.engine.graph.deadlock import check_deadlock
+    from pipesim.files.schedule_csv.fault_grid import fault_grid
+    from pipesim.files.schedule_csv.read import read_torch_schedule
+    from pipesim.schedules.program.lowering import lower
+
     capacity = arguments.queue_capacity
     if capacity is not None:
         check_count("--queue-capacity", capacity)
@@ -70,9 +93,11 @@ def _check_ending(path: str) -> None:
 
 
 def _with_cells(
-    error: DeadlockError, program: Program, actions: Actions, path: str
+    error: DeadlockError, program: "Program", actions: "Actions", path: str
 ) -> DeadlockError:
     """Return a deadlock told with the cells of the file at which the ranks stand."""
+    from pipesim.files.schedule_csv.schedule_file import place_text
+
     head, *lines = str(error).splitlines()
     cells = _cells(program, actions)
     for number, stands in enumerate(error.cycle[: len(lines)]):
@@ -83,8 +108,12 @@ def _with_cells(
     return DeadlockError("\n".join([what, *lines]), error.cycle)
 
 
-def _cells(program: Program, actions: Actions) -> list[IntArray] | None:
+def _cells(program: "Program", actions: "Actions") -> "list[IntArray] | None":
     """Return the cells of each rank's instructions; None where the file does not list them."""
+    import numpy as np
+
+    from pipesim.schedules.program.lowering import AS_LISTED
+
     if program.listed and not (actions.transfers and program.protocol in AS_LISTED):
         return None
     wanted = actions.computes | program.listed
@@ -92,11 +121,14 @@ def _cells(program: Program, actions: Actions) -> list[IntArray] | None:
     return [places[1, places[0] == rank] for rank in range(program.ranks)]
 
 
-def _protocols(schedule: Schedule, capacity: int | None, protocol: str) -> str:
+def _protocols(schedule: "Schedule", capacity: int | None, protocol: str) -> str:
     """Return under which protocols the order hangs; of a large file only for the one asked for.
 
     Under that `protocol` it is known to go on.
     """
+    from pipesim.engine.graph.deadlock import check_deadlock
+    from pipesim.schedules.program.lowering import PROTOCOLS, lower
+
     lines = []
     for name in PROTOCOLS if len(schedule) <= MOST_OPS else (protocol,):
         try:
@@ -110,12 +142,12 @@ def _protocols(schedule: Schedule, capacity: int | None, protocol: str) -> str:
     return "\n".join(["", "sends and receives under each protocol:", *lines])
 
 
-def _verdict(file: ScheduleFile) -> str:
+def _verdict(file: "ScheduleFile") -> str:
     count = len(file.faults) + file.unlisted
     return f"{count:,} fault{'' if count == 1 else 's'}"
 
 
-def _report(file: ScheduleFile, schedule: Schedule) -> str:
+def _report(file: "ScheduleFile", schedule: "Schedule") -> str:
     sizes = [count_text(schedule.ranks, "rank"), count_text(schedule.stages, "stage")]
     sizes.append(count_text(schedule.microbatches, "micro-batch"))
     if schedule.slices > 1:
@@ -141,7 +173,9 @@ def _report(file: ScheduleFile, schedule: Schedule) -> str:
     )
 
 
-def _per_rank(schedule: Schedule) -> list[dict[str, int]]:
+def _per_rank(schedule: "Schedule") -> list[dict[str, int]]:
+    from pipesim.schedules.order.dataflow import rank_phases
+
     peaks = schedule.peak_in_flight()
     return [
         {"rank": rank, "ops": sum(phases), **phases._asdict(), "peak_in_flight": peaks[rank]}
@@ -150,7 +184,7 @@ def _per_rank(schedule: Schedule) -> list[dict[str, int]]:
 
 
 def _as_plain_values(
-    file: ScheduleFile, hang: DeadlockError | None, cells: list[IntArray] | None = None
+    file: "ScheduleFile", hang: DeadlockError | None, cells: "list[IntArray] | None" = None
 ) -> dict[str, Any]:
     """Return the whole as plain values; rows and cells count from 1, ranks from 0."""
     values: dict[str, Any] = {

@@ -5,16 +5,38 @@ from argparse import Namespace
 from pipesim.base.errors import ConfigError, ScheduleError
 from pipesim.base.text import count_text
 from pipesim.cli.assignments import assignment
+from pipesim.cli.flags import (
+    PROTOCOL_WORDS,
+    Commands,
+    add_config_argument,
+    add_json_flag,
+    add_set_flag,
+)
 from pipesim.cli.outputs import to_json
-from pipesim.config.read import read_config
-from pipesim.engine.graph.deadlock import deadlock_error
-from pipesim.engine.graph.event_graph import event_graph
-from pipesim.engine.graph.instruction_grid import NAMES, instruction_grid
-from pipesim.engine.workload import bind
-from pipesim.schedules.program.lowering import lower as lower_schedule
 
 
-def lower(arguments: Namespace) -> None:
+def add(commands: Commands) -> None:
+    """Add the command and its flags to the command line."""
+    lower = commands.add_parser(
+        "lower",
+        help="print the instructions of every rank, sends and receives among them",
+        description="Print what every rank does in order under a protocol, side by side; slots "
+        "are no times. Exit status 3 if it hangs.",
+    )
+    add_config_argument(lower)
+    lower.add_argument("--protocol", metavar="NAME", help=PROTOCOL_WORDS)
+    lower.add_argument(
+        "--names",
+        choices=("pytorch", "deepspeed"),
+        default="pytorch",
+        help="whose names to use: 0SEND_F0, or SendActivation 0",
+    )
+    add_set_flag(lower)
+    add_json_flag(lower)
+    lower.set_defaults(execute=lower_command)
+
+
+def lower_command(arguments: Namespace) -> None:
     """Print what each rank does in order, its sends and receives among its ops.
 
     Raises
@@ -22,6 +44,13 @@ def lower(arguments: Namespace) -> None:
     DeadlockError
         If the instructions hang; what comes about before is printed first.
     """
+    from pipesim.config.read import read_config
+    from pipesim.engine.graph.deadlock import deadlock_error
+    from pipesim.engine.graph.event_graph import event_graph
+    from pipesim.engine.graph.instruction_grid import NAMES, instruction_grid
+    from pipesim.engine.workload import bind
+    from pipesim.schedules.program.lowering import lower as lower_schedule
+
     overrides = dict(map(assignment, arguments.set))
     if arguments.protocol is not None:
         overrides["run.protocol"] = arguments.protocol

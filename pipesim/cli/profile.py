@@ -4,26 +4,104 @@ import os
 import sys
 import sysconfig
 import warnings
-from argparse import Namespace
+from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from traceback import extract_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipesim.base.checks import check_count, check_size
 from pipesim.base.errors import ConfigError
 from pipesim.base.files import TABLE_ENDINGS
 from pipesim.base.text import size_text, text_table
+from pipesim.cli.flags import Commands, add_json_flag
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
-from pipesim.files.layer_csv import write_layers
-from pipesim.pipeline.layers import LayerProfile
+
+if TYPE_CHECKING:
+    from pipesim.pipeline.layers import LayerProfile
 
 EXAMPLE = "give a shape such as --input 8x128"
 
 
-def profile(arguments: Namespace) -> None:
+LAYERS_CONFIG = """\
+  [run]
+  schedule = "1f1b"
+  microbatches = 8
+  [layers]
+  file = "layers.csv"
+  split = "time"
+  [devices]
+  ranks = 4
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command and its flags to the command line."""
+    profile = commands.add_parser(
+        "profile",
+        help="measure the layers of a PyTorch model",
+        description="Measure what each layer of a PyTorch model takes for one micro-batch: time of "
+        "forward, input and weight gradient, bytes, floating-point operations.",
+        epilog=(
+            "examples, with a function `build` in mymodel.py that returns an nn.Sequential:\n"
+            "  pipesim profile mymodel:build --input 8x128 --dtype int64 --output layers.csv\n"
+            "  pipesim profile mymodel:build --input 32x512 --threads 1\n"
+            "The loss is measured as the last layer if the function returns it, as in\n"
+            "  return model, tokens, nn.functional.cross_entropy, labels\n"
+            "It is called with what the model puts out, and with the targets if there are any.\n"
+            "A config that takes the file, for `pipesim split` and `pipesim run`:\n"
+            f"{LAYERS_CONFIG}"
+            "Exit status: 0 done; 2 bad input, or PyTorch is not installed."
+        ),
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    profile.add_argument(
+        "factory",
+        metavar="MODULE:NAME",
+        help="a function without arguments that returns the model or a list of its layers, alone "
+        "or with a micro-batch, a loss and its targets: (model, batch), (model, batch, loss) or "
+        "(model, batch, loss, targets); also from the current directory",
+    )
+    profile.add_argument(
+        "--input",
+        metavar="SHAPE",
+        help="of a micro-batch of random numbers, such as 8x128; default: the function's",
+    )
+    profile.add_argument(
+        "--dtype", default="float32", metavar="TYPE", help="of its numbers; default: float32"
+    )
+    profile.add_argument(
+        "--vocabulary",
+        type=int,
+        default=100,
+        metavar="N",
+        help="whole numbers are tokens from 0 to N - 1; default: 100",
+    )
+    profile.add_argument(
+        "--names",
+        metavar="NAME,..",
+        help="the submodules that are the layers, in forward order; default: those of an "
+        "nn.Sequential",
+    )
+    profile.add_argument(
+        "--repeats", type=int, default=20, metavar="N", help="timed repeats; default: 20"
+    )
+    profile.add_argument(
+        "--warmup", type=int, default=3, metavar="N", help="repeats before these; default: 3"
+    )
+    profile.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads; default: as torch has it"
+    )
+    profile.add_argument("--output", metavar="FILE", help="write the layers: .csv")
+    add_json_flag(profile)
+    profile.set_defaults(execute=profile_command)
+
+
+def profile_command(arguments: Namespace) -> None:
     """Measure the layers of a model, print them, and write the file asked for."""
+    from pipesim.files.layer_csv import write_layers
+
     check_output("--output", arguments.output, TABLE_ENDINGS[:1])
     for flag in ("repeats", "threads", "vocabulary"):
         if getattr(arguments, flag) is not None:
@@ -52,7 +130,7 @@ def profile(arguments: Namespace) -> None:
         print(_report(measured))
 
 
-def _measured(arguments: Namespace) -> tuple[LayerProfile, list[str]]:
+def _measured(arguments: Namespace) -> "tuple[LayerProfile, list[str]]":
     """Return the profile, and what was warned of meanwhile."""
     from pipesim.runtime import profile_layers
 
@@ -182,7 +260,7 @@ def _random(arguments: Namespace, modules: Sequence[Any]) -> Any:
     return sample if first is None else sample.to(first.device)
 
 
-def _report(measured: LayerProfile) -> str:
+def _report(measured: "LayerProfile") -> str:
     columns = measured.columns()
     sizes = ("stash_bytes", "param_bytes", "output_bytes")
     total = measured.total_ms()

@@ -2,64 +2,58 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipesim.base.errors import ConfigError
-from pipesim.base.ops import Kind
 from pipesim.base.text import count_text, size_cells, size_unit, span_text, text_table
 from pipesim.cli.assignments import assignment
+from pipesim.cli.flags import Commands, add_config_argument, add_json_flag, add_set_flag
 from pipesim.cli.outputs import ProgressBar, to_json
-from pipesim.config.override import override
-from pipesim.config.read import parse_pipeline, parse_schedule, pipeline_options
-from pipesim.config.recompute import recomputing_layers
-from pipesim.config.simulate import run_options
-from pipesim.config.training import held, training_of
-from pipesim.files.config_file import read_document
-from pipesim.files.layer_csv import read_layers
-from pipesim.pipeline.layers import LayerProfile
-from pipesim.pipeline.partition.partition import fair_split
-from pipesim.pipeline.pipeline import Pipeline
-from pipesim.pipeline.training import Training
-from pipesim.run.memory_limit import ops_over_limit
-from pipesim.run.run import Run
-from pipesim.run.simulate import simulate
-from pipesim.schedules.order.schedule import Schedule
-from pipesim.studies.splits.candidates import held_by_stage
-from pipesim.studies.splits.refinement import refine_split
 
-OWN, SIMULATED = "config", "simulated"
+if TYPE_CHECKING:
+    from pipesim.pipeline.layers import LayerProfile
+    from pipesim.pipeline.pipeline import Pipeline
+    from pipesim.schedules.order.schedule import Schedule
+    from pipesim.studies.splits.compare import Choice
+
 MOST_COUNTS = 16  # stages whose layers are listed one by one
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A way to split the layers, and what comes of it."""
+def add(commands: Commands) -> None:
+    """Add the command and its flags to the command line."""
+    split = commands.add_parser(
+        "split",
+        help="split the layers of a config into stages",
+        description="Split the layers of a config into stages: the ways to do it side by side, "
+        "and the stages of one of them. No rank holds more than its devices.memory_bytes.",
+        epilog="The config has [layers] with a file, and [devices] with ranks unless it gives a "
+        "split of its own. Exit status 2 if nothing fits.",
+    )
+    add_config_argument(split)
+    split.add_argument(
+        "--by",
+        choices=("layers", "param_bytes", "stash_bytes", "time", "config", "simulated"),
+        default="simulated",
+        help="whose stages to print; simulated: layers moved as long as the step gets shorter; "
+        "default: simulated",
+    )
+    add_set_flag(split)
+    add_json_flag(split)
+    split.set_defaults(execute=split_command)
 
-    name: str
-    counts: tuple[int, ...]
-    run: Run
 
-    @property
-    def stage_ms(self) -> list[float]:
-        """Time of one micro-batch on every stage, on its device [ms]."""
-        return stage_times(self.run.pipeline, self.run.schedule)
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """The most bytes that each rank holds."""
-        return self.run.peak_memory
-
-    @property
-    def over(self) -> bool:
-        """Whether a rank holds more than it has memory for."""
-        return bool(ops_over_limit(self.run.schedule, self.run.pipeline))
-
-
-def split(arguments: Namespace) -> None:
+def split_command(arguments: Namespace) -> None:
     """Print ways to split the layers of a config, and the stages of the one asked for."""
+    from pipesim.config.override import override
+    from pipesim.config.read import parse_pipeline, parse_schedule, pipeline_options
+    from pipesim.config.recompute import recomputing_layers
+    from pipesim.config.simulate import run_options
+    from pipesim.config.training import training_of
+    from pipesim.files.config_file import read_document
+    from pipesim.files.layer_csv import read_layers
+    from pipesim.studies.splits.compare import BALANCED, plain_choice, split_choices
+
     path, overrides = arguments.config, dict(map(assignment, arguments.set))
     document = override(read_document(path), path, overrides)
     layers = document.get("layers")
@@ -87,32 +81,28 @@ def split(arguments: Namespace) -> None:
     for own_choice in ("engine", "memory_limit"):  # the same numbers, sooner; shown beside
         del how[own_choice]
 
-    def choice(name: str, counts: Sequence[int]) -> Choice:
-        cut = held(sections, profile.split(counts, **options))
-        order = schedule.made_for(cut)
-        made = simulate(cut, order, engine="replay", memory_limit=False, **how)
-        return Choice(name, tuple(counts), made)
-
     try:
-        splits = {
-            by: _fair(profile, schedule, pipe, training, by) for by in _known(profile, arguments.by)
-        }
-        choices = [choice(by, counts) for by, counts in splits.items()]
-        if isinstance(own, list):
-            choices.append(choice(OWN, own))
         with ProgressBar("split") as progress:
-            start = own if isinstance(own, list) else splits["time"]
-            found = refine_split(
-                profile, start, schedule, training=training, progress=progress, **how, **options
+            choices = split_choices(
+                profile,
+                pipe,
+                schedule,
+                counts=own if isinstance(own, list) else None,
+                wanted=arguments.by if arguments.by in BALANCED else "time",
+                training=training,
+                progress=progress,
+                how=how,
+                pipeline_options=options,
             )
-        choices.append(Choice(SIMULATED, found.counts, found.run))
     except ValueError as error:
         raise ConfigError(path, [f"layers.split: {error}"]) from None
     chosen = next((choice for choice in choices if choice.name == arguments.by), None)
     if chosen is None:
         raise ConfigError(path, ["layers.split: --by config: it is no list of counts"])
     if arguments.json:
-        print(to_json({"choices": [_plain(c) for c in choices], "chosen": _plain(chosen)}))
+        print(
+            to_json({"choices": [plain_choice(c) for c in choices], "chosen": plain_choice(chosen)})
+        )
         return
     print(f"{_headline(profile, pipe, schedule)}\n\n{_side_by_side(choices)}")
     if training is not None:
@@ -121,37 +111,7 @@ def split(arguments: Namespace) -> None:
     print(f"{_stages(chosen)}\n\nsplit = {list(chosen.counts)}  # to paste under [layers]")
 
 
-def stage_times(pipe: Pipeline, schedule: Schedule) -> list[float]:
-    """Return what one micro-batch takes on every stage, on its device [ms]."""
-    backward = [Kind.B] if Kind.B in schedule.kinds else [Kind.I, Kind.W]
-    times = [0.0] * len(pipe.stages)
-    for kind in (kind for kind in (Kind.F, *backward) if kind in schedule.kinds):
-        for stage, rank in enumerate(schedule.placement.rank_of):
-            device, cost = pipe.devices[rank], pipe.stages[stage].cost(kind)
-            assert cost is not None  # or else it could not have been run
-            times[stage] += float(cost) / device.speed + device.overhead_ms
-    return times
-
-
-def _known(profile: LayerProfile, wanted: str) -> list[str]:
-    """Return the methods that the profile has numbers for, and the one asked for."""
-    given = {"time", "layers", wanted} | set(profile.columns())
-    return [by for by in ("layers", "param_bytes", "stash_bytes", "time") if by in given]
-
-
-def _fair(
-    profile: LayerProfile, schedule: Schedule, pipe: Pipeline, training: Training | None, by: str
-) -> tuple[int, ...]:
-    """Return the min-max split within memory, or the one without limits where none was found."""
-    peaks = held_by_stage(schedule)
-    split = partial(fair_split, profile, schedule.placement, by=by)
-    try:
-        return split(pipe.devices, in_flight=peaks, training=training)
-    except ValueError:
-        return split([replace(device, memory_bytes=None) for device in pipe.devices])
-
-
-def _headline(profile: LayerProfile, pipe: Pipeline, schedule: Schedule) -> str:
+def _headline(profile: "LayerProfile", pipe: "Pipeline", schedule: "Schedule") -> str:
     sizes = [count_text(len(profile), "layer"), count_text(schedule.stages, "stage")]
     sizes += [count_text(schedule.ranks, "rank"), count_text(schedule.microbatches, "micro-batch")]
     latencies = [link.latency_ms for link in pipe.links.values()] or [0.0]
@@ -164,7 +124,7 @@ def _headline(profile: LayerProfile, pipe: Pipeline, schedule: Schedule) -> str:
     )
 
 
-def _side_by_side(choices: list[Choice]) -> str:
+def _side_by_side(choices: "list[Choice]") -> str:
     steps = [choice.run.makespan for choice in choices]
     shortest = min(steps)
     held = [max(choice.held) for choice in choices]
@@ -198,7 +158,7 @@ def _counts_text(counts: Sequence[int]) -> str:
     return " ".join(map(str, counts))
 
 
-def _stages(choice: Choice) -> str:
+def _stages(choice: "Choice") -> str:
     pipe, rank_of = choice.run.pipeline, choice.run.schedule.placement.rank_of
     columns = {
         "stage": [str(stage) for stage in range(len(choice.counts))],
@@ -214,16 +174,3 @@ def _stages(choice: Choice) -> str:
         if any(limit is not None for limit in limits):
             columns[f"of {unit}"] = ["any" if x is None else f"{x / scale:.2f}" for x in limits]
     return f"split by {choice.name}\n{text_table(columns, left=('layers',))}"
-
-
-def _plain(choice: Choice) -> dict[str, Any]:
-    """Return a choice as plain values."""
-    return {
-        "split_by": choice.name,
-        "split": list(choice.counts),
-        "stage_ms": choice.stage_ms,
-        "makespan_ms": choice.run.makespan,
-        "bubble_fraction": choice.run.bubble_fraction,
-        "peak_bytes": list(choice.held),
-        "over_memory": choice.over,
-    }

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from pipesim.base.files import FIGURE_ENDINGS, PAGE_ENDING, TABLE_ENDINGS
 from pipesim.base.text import count_text
 from pipesim.cli.assignments import assignment
+from pipesim.cli.flags import (
+    Commands,
+    add_config_argument,
+    add_json_flag,
+    add_memory_flag,
+    add_set_flag,
+)
 from pipesim.cli.outputs import ProgressBar, check_output, tell, to_json
-from pipesim.config.rules import unknown
-from pipesim.studies.sweep.imbalance import DRAW
-from pipesim.studies.sweep.journal import journal_path
-from pipesim.studies.sweep.rows import HEAD
-from pipesim.studies.sweep.sweep import NUMBERS, sweep_axes, sweep_config, sweep_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,11 +25,65 @@ MOST_SHARED = 40  # characters of a value that points have in common
 MOST_CURVES = 6  # that can be told apart
 
 
-def sweep(arguments: Namespace) -> None:
+def add(commands: Commands) -> None:
+    """Add the command and its flags to the command line."""
+    sweep = commands.add_parser(
+        "sweep",
+        help="run a config for every combination of its [sweep] axes",
+        description="Run a config for every combination of the axes in its section [sweep].",
+        epilog="A point that fails is a row with its error. Exit status 2 if all do, 130 if "
+        "interrupted.",
+    )
+    add_config_argument(sweep)
+    add_set_flag(sweep)
+    add_memory_flag(sweep)
+    sweep.add_argument(
+        "--csv", metavar="FILE", help="write the table, one row a point: .csv or .parquet"
+    )
+    sweep.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with an interrupted sweep to the same file",
+    )
+    sweep.add_argument("--plot", metavar="FILE", help="write a line plot: .png, .svg or .pdf")
+    sweep.add_argument(
+        "--html",
+        metavar="FILE",
+        help="write a page with sliders for the axes, which chart and numbers follow: .html",
+    )
+    sweep.add_argument(
+        "--heat",
+        action="store_true",
+        help="plot a heat map over two axes instead: --x along and the other up",
+    )
+    sweep.add_argument("--x", metavar="KEY", help="axis along the plot; default: the first number")
+    sweep.add_argument("--y", metavar="COLUMN", default="makespan_ms", help="default: makespan_ms")
+    sweep.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="workers; -1: one a core; default: this process, or all that the cluster has",
+    )
+    sweep.add_argument(
+        "--backend",
+        choices=("loky", "dask", "ray"),
+        default="loky",
+        help="where the workers are: on this machine, or on a cluster; default: loky",
+    )
+    sweep.add_argument("--cluster", metavar="ADDRESS", help="of the cluster; default: a local one")
+    add_json_flag(sweep)
+    sweep.set_defaults(execute=sweep_command)
+
+
+def sweep_command(arguments: Namespace) -> None:
     """Run a config for every combination of its axes, print the table, write it and plot it.
 
     A page has the chart of every point: for it they are run once more, op by op.
     """
+    from pipesim.config.rules import unknown
+    from pipesim.studies.sweep.journal import journal_path
+    from pipesim.studies.sweep.sweep import NUMBERS, sweep_axes, sweep_config
+
     check_output("--csv", arguments.csv, TABLE_ENDINGS)
     check_output("--plot", arguments.plot, FIGURE_ENDINGS)
     check_output("--html", arguments.html, (PAGE_ENDING,))
@@ -80,6 +136,8 @@ def sweep(arguments: Namespace) -> None:
 
 
 def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
+    from pipesim.studies.sweep.sweep import NUMBERS
+
     if arguments.json:
         plain = table.astype(object).where(table.notna(), None)
         plain = plain.replace({float("inf"): "inf", float("-inf"): "-inf"})
@@ -115,11 +173,14 @@ def _points(rows: "pd.DataFrame", table: "pd.DataFrame", axes: list[str]) -> str
 
 def _plotted(axes: dict[str, int]) -> list[str]:
     """Return the axes that a picture is about: those with several values, but for draws."""
+    from pipesim.studies.sweep.imbalance import DRAW
+
     return [key for key, count in axes.items() if count > 1 and key != DRAW]
 
 
 def _write_page(table: "pd.DataFrame", overrides: dict[str, Any], arguments: Namespace) -> None:
     from pipesim.plot import write_what_if
+    from pipesim.studies.sweep.sweep import sweep_runs
 
     with ProgressBar("chart") as progress:
         runs = sweep_runs(arguments.config, overrides, progress)
@@ -133,6 +194,9 @@ def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
     Or, as a heat map, over two. Of the draws of random stages the mean is shown.
     """
     from pipesim.plot import heat_map, lines, save
+    from pipesim.studies.sweep.imbalance import DRAW
+    from pipesim.studies.sweep.rows import HEAD
+    from pipesim.studies.sweep.sweep import NUMBERS
 
     mode = table.attrs["mode"]
     axes = axes or [key for key in table.attrs["axes"] if key != DRAW]

@@ -8,7 +8,7 @@ from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import COMPUTE_KINDS, Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.pipeline.components import missing_cost
-from pipesim.pipeline.costs import with_overhead
+from pipesim.pipeline.costs import cost_table, with_overhead
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.order.dataflow import second_of_pair
 from pipesim.schedules.order.schedule import Schedule
@@ -69,7 +69,7 @@ def duration_table(
         If the pipeline lacks the cost.
     """
     rebuilt = schedule.separate_recompute
-    cost = pipe.cost_table(kind, 1 if one else schedule.microbatches, rebuilt=rebuilt)
+    cost = cost_table(pipe, kind, 1 if one else schedule.microbatches, rebuilt=rebuilt)
     if cost is None:
         raise ScheduleError(missing_cost(schedule.name, kind))
     # Where each stage runs each micro-batch.
@@ -92,7 +92,7 @@ def pair_durations(schedule: Schedule, pipe: Pipeline, second: Int32Array) -> Fl
     rebuilt = schedule.separate_recompute
     for ops in (second - 1, second):
         for kind in sorted(schedule.kinds):
-            table = pipe.cost_table(kind, schedule.microbatches, rebuilt=rebuilt)
+            table = cost_table(pipe, kind, schedule.microbatches, rebuilt=rebuilt)
             of_kind = schedule.kind[ops] == kind
             chosen = ops[of_kind]
             if table is not None and chosen.size:

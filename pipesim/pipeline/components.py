@@ -3,7 +3,7 @@
 The units are those of `pipeline.py`: milliseconds, bytes, 10^9 bytes a second.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, TypeAlias
@@ -12,7 +12,9 @@ import numpy as np
 
 from pipesim.base.checks import LEAST_RATE, MOST_BYTES, MOST_MS, check_amount, check_size, is_number
 from pipesim.base.ops import Kind
+from pipesim.base.text import span_text
 from pipesim.base.types import FloatArray
+from pipesim.pipeline.broadcast import per_item, per_stage_costs
 
 # The cost of one kind of op on one stage: one number, or one a micro-batch.
 Cost: TypeAlias = float | tuple[float, ...]
@@ -149,6 +151,59 @@ class Device:
             check_size("memory_bytes", self.memory_bytes)
 
 
+def broadcast_stages(
+    count: int,
+    costs: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    overlap_ms: Any,
+    names: Sequence[str] | None,
+) -> tuple[Stage, ...]:
+    """Return stages from the values of their fields: one for all, or one a stage.
+
+    Raises
+    ------
+    ValueError
+        If a length is wrong, or a value is; the message names the stage.
+    """
+    columns = {name: per_stage_costs(name, value, count) for name, value in costs.items()}
+    columns |= {name: per_item(name, value, count, "stages") for name, value in sizes.items()}
+    columns["overlap_ms"] = [None] * count
+    if overlap_ms is not None:
+        columns["overlap_ms"] = per_item("overlap_ms", overlap_ms, count, "stages")
+    columns["name"] = list(names) if names is not None else [""] * count
+    if len(columns["name"]) != count:
+        raise ValueError(f"names has {len(columns['name'])} entries for {count} stages")
+    return tuple(
+        _stage(number, dict(zip(columns, row, strict=True)))
+        for number, row in enumerate(zip(*columns.values(), strict=True))
+    )
+
+
+def broadcast_devices(
+    ranks: int, speed: Any, overhead_ms: Any, memory_bytes: Any
+) -> tuple[Device, ...]:
+    """Return the devices of ranks from their values: one for all, or one a rank.
+
+    Raises
+    ------
+    ValueError
+        If a length or a value is wrong.
+    """
+    speeds = per_item("speed", speed, ranks, "ranks")
+    overheads = per_item("overhead_ms", overhead_ms, ranks, "ranks")
+    memories: list[Any] = [None] * ranks
+    if memory_bytes is not None:
+        memories = per_item("memory_bytes", memory_bytes, ranks, "ranks")
+    return tuple(map(Device, speeds, overheads, memories))
+
+
+def _stage(number: int, values: Mapping[str, Any]) -> Stage:
+    try:
+        return Stage(**values)
+    except ValueError as error:
+        raise ValueError(f"stage {number}: {error}") from None
+
+
 def check_backward(whole: object, input_grad: object, weight_grad: object) -> None:
     """Check that a backward is given whole, or in both its parts, or not at all.
 
@@ -207,3 +262,33 @@ def merged_stage(stages: Sequence[Stage], first: int) -> Stage:
         output_bytes=stages[-1].output_bytes,
         name="+".join(names),
     )
+
+
+def stage_columns(stages: Sequence[Stage]) -> dict[str, list[str]]:
+    """Return the costs and sizes of stages as columns of text, those that any stage has."""
+    columns = {}
+    extra = ("input_grad_frees_bytes", "overlap_ms")
+    for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS, *extra):
+        values = [getattr(stage, name) for stage in stages]
+        if name == "forward_ms" or any(value not in (None, 0, "") for value in values):
+            columns[name] = [_cell(value) for value in values]
+    return columns
+
+
+def device_columns(devices: Sequence[Device]) -> dict[str, list[str]]:
+    """Return the devices of stages as columns of text."""
+    columns = {
+        "speed": [f"{device.speed:g}" for device in devices],
+        "overhead_ms": [f"{device.overhead_ms:g}" for device in devices],
+    }
+    if any(device.memory_bytes is not None for device in devices):
+        columns["memory_bytes"] = [_cell(device.memory_bytes) for device in devices]
+    return columns
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple):
+        return span_text(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

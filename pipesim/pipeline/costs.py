@@ -30,6 +30,22 @@ class StageTimes(NamedTuple):
     hop: FloatArray
 
 
+def cost_table(
+    pipe: Pipeline, kind: Kind, microbatches: int, *, rebuilt: bool = False
+) -> FloatArray | None:
+    """Return the costs of one kind of op [ms], array (stages, micro-batches).
+
+    None if a stage does not have that cost. Where it is `rebuilt` by R what F has not kept,
+    B and I take no time for that.
+    """
+    costs = [stage.cost(kind, rebuilt=rebuilt) for stage in pipe.stages]
+    if any(cost is None for cost in costs):
+        return None
+    return np.stack(
+        [np.broadcast_to(np.asarray(cost, dtype=np.float64), microbatches) for cost in costs]
+    )
+
+
 def split_backward_times(
     name: str, pipe: Pipeline, placement: Placement, microbatches: int
 ) -> StageTimes:
@@ -46,7 +62,7 @@ def split_backward_times(
     overhead = pipe.overheads[ranks][:, np.newaxis]
     tables = []
     for kind in (Kind.F, Kind.I, Kind.W):
-        cost = pipe.cost_table(kind, microbatches)
+        cost = cost_table(pipe, kind, microbatches)
         if cost is None:
             raise ScheduleError(missing_cost(name, kind))
         tables.append(cost / speed + overhead)

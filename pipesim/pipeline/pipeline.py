@@ -17,11 +17,19 @@ import numpy.typing as npt
 
 from pipesim.base.checks import check_amount, check_count
 from pipesim.base.errors import ScheduleError
-from pipesim.base.ops import Kind
 from pipesim.base.text import span_text, text_table
 from pipesim.base.types import FloatArray
-from pipesim.pipeline.broadcast import implied_count, per_item, per_stage_costs
-from pipesim.pipeline.components import COST_FIELDS, SIZE_FIELDS, Device, Stage, merged_stage
+from pipesim.pipeline.broadcast import implied_count
+from pipesim.pipeline.components import (
+    COST_FIELDS,
+    Device,
+    Stage,
+    broadcast_devices,
+    broadcast_stages,
+    device_columns,
+    merged_stage,
+    stage_columns,
+)
 from pipesim.pipeline.links import Link, links_between
 from pipesim.pipeline.placement import Placement, chosen_placement, default_placement
 from pipesim.pipeline.recompute import recomputing_stages
@@ -187,26 +195,10 @@ class Pipeline:
         if given == [None] * 3:
             raise ValueError("every cost is a single number: say how many stages there are")
         count = check_count("stages", next(n for n in given if n is not None))
-        columns = {name: per_stage_costs(name, value, count) for name, value in costs.items()}
-        columns |= {name: per_item(name, value, count, "stages") for name, value in sizes.items()}
-        columns["overlap_ms"] = [None] * count
-        if overlap_ms is not None:
-            columns["overlap_ms"] = per_item("overlap_ms", overlap_ms, count, "stages")
-        columns["name"] = list(names) if names is not None else [""] * count
-        if len(columns["name"]) != count:
-            raise ValueError(f"names has {len(columns['name'])} entries for {count} stages")
         placed = chosen_placement(placement, count, ranks)
-        speeds = per_item("speed", speed, placed.ranks, "ranks")
-        overheads = per_item("overhead_ms", overhead_ms, placed.ranks, "ranks")
-        memories: list[Any] = [None] * placed.ranks
-        if memory_bytes is not None:
-            memories = per_item("memory_bytes", memory_bytes, placed.ranks, "ranks")
         return cls(
-            stages=tuple(
-                _stage(number, dict(zip(columns, row, strict=True)))
-                for number, row in enumerate(zip(*columns.values(), strict=True))
-            ),
-            devices=tuple(map(Device, speeds, overheads, memories)),
+            stages=broadcast_stages(count, costs, sizes, overlap_ms, names),
+            devices=broadcast_devices(placed.ranks, speed, overhead_ms, memory_bytes),
             placement=placed,
             links=links_between(placed, latency_ms, bandwidth_gb_s),
             overlap_factor=overlap_factor,
@@ -256,21 +248,6 @@ class Pipeline:
                 f"{name} has {microbatches} micro-batches, "
                 f"the costs are given for {self.microbatches}"
             )
-
-    def cost_table(
-        self, kind: Kind, microbatches: int, *, rebuilt: bool = False
-    ) -> FloatArray | None:
-        """Return the costs of one kind of op [ms], array (stages, micro-batches).
-
-        None if a stage does not have that cost. Where it is `rebuilt` by R what F has not kept,
-        B and I take no time for that.
-        """
-        costs = [stage.cost(kind, rebuilt=rebuilt) for stage in self.stages]
-        if any(cost is None for cost in costs):
-            return None
-        return np.stack(
-            [np.broadcast_to(np.asarray(cost, dtype=np.float64), microbatches) for cost in costs]
-        )
 
     def recompute(
         self,
@@ -363,37 +340,15 @@ class Pipeline:
             f"{self.title or 'pipeline'}: {len(self.stages)} stages on {self.ranks} ranks "
             f"({self.placement.name}){latency}"
         )
+        rank_of = self.placement.rank_of
         columns = {
             "stage": [str(stage) for stage in range(len(self.stages))],
-            "rank": [str(rank) for rank in self.placement.rank_of],
+            "rank": [str(rank) for rank in rank_of],
+            **stage_columns(self.stages),
         }
-        extra = ("input_grad_frees_bytes", "overlap_ms")
-        for name in ("name", *COST_FIELDS.values(), *SIZE_FIELDS, *extra):
-            values = [getattr(stage, name) for stage in self.stages]
-            if name == "forward_ms" or any(value not in (None, 0, "") for value in values):
-                columns[name] = [_cell(value) for value in values]
         if any(device != Device() for device in self.devices):
-            devices = [self.devices[rank] for rank in self.placement.rank_of]
-            columns["speed"] = [f"{device.speed:g}" for device in devices]
-            columns["overhead_ms"] = [f"{device.overhead_ms:g}" for device in devices]
-            if any(device.memory_bytes is not None for device in devices):
-                columns["memory_bytes"] = [_cell(device.memory_bytes) for device in devices]
+            columns |= device_columns([self.devices[rank] for rank in rank_of])
         source = f"\nsource: {self.source}" if self.source else ""
         return f"{head}\n{text_table(columns, left=('name',))}{source}"
 
     __repr__ = __str__
-
-
-def _stage(number: int, values: Mapping[str, Any]) -> Stage:
-    try:
-        return Stage(**values)
-    except ValueError as error:
-        raise ValueError(f"stage {number}: {error}") from None
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, tuple):
-        return span_text(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
+from pipesim.pipeline.costs import cost_table
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.order.schedule import Schedule
 
@@ -21,7 +22,7 @@ def equalised(schedule: Schedule, pipe: Pipeline) -> Pipeline:
     for kind in (Kind.F, Kind.I, Kind.W, Kind.B, *([Kind.R] if rebuilt else [])):
         if kind == Kind.B and Kind.I in mean:
             continue  # a pipeline gives the backward whole or in parts
-        table = pipe.cost_table(kind, schedule.microbatches, rebuilt=rebuilt)
+        table = cost_table(pipe, kind, schedule.microbatches, rebuilt=rebuilt)
         if table is not None:
             mean[kind] = float((table / speed).mean())
     return Pipeline.from_costs(

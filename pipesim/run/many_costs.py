@@ -14,7 +14,7 @@ from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, IntArray
 from pipesim.engine.op_costs import message_tables, messages_of, op_durations
 from pipesim.pipeline.components import COST_FIELDS, missing_cost
-from pipesim.pipeline.costs import with_overhead
+from pipesim.pipeline.costs import cost_table, with_overhead
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants
 from pipesim.schedules.order.dataflow import has_pairs, second_of_pair
@@ -114,7 +114,7 @@ def stage_costs(schedule: Schedule, pipelines: Sequence[Pipeline], kind: Kind) -
         rebuilding = pipelines.field(COST_FIELDS[Kind.R])
         assert rebuilding is not None  # every stage has it, 0 by default
         return cost + rebuilding if kind in (Kind.B, Kind.I) and not rebuilt else cost
-    tables = [pipe.cost_table(kind, 1, rebuilt=rebuilt) for pipe in pipelines]
+    tables = [cost_table(pipe, kind, 1, rebuilt=rebuilt) for pipe in pipelines]
     if any(table is None for table in tables):
         raise ScheduleError(missing_cost(schedule.name, kind))
     return np.array(tables)[:, :, 0]
