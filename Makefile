@@ -14,12 +14,12 @@ test: lint
 
 # What needs PyTorch, in an environment of its own: its schedules, op for op; real pipelines.
 test-torch: .venv-torch/installed
-	.venv-torch/bin/pytest tests/test_torch_schedules.py tests/runtime pipesim/runtime
+	.venv-torch/bin/pytest tests/schedules/test_torch_schedules.py tests/runtime pipesim/runtime
 	.venv-torch/bin/pytest tests/test_documents.py -k 05_from_pytorch
 
 # The same sweep on local clusters of Dask and of Ray, in an environment of their own.
 test-distributed: .venv-distributed/installed
-	.venv-distributed/bin/python -m pytest -m distributed tests/test_sweep_backends.py
+	.venv-distributed/bin/python -m pytest -m distributed tests/studies/test_sweep_backends.py
 
 lint: $(TEST_ENVIRONMENT)
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from pipesim.plot.page.window import MOST_BARS
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.browser import browser, load, reason_against  # noqa: E402
+from tests.plot.browser import browser, load, reason_against  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "pages.md"
 SIZES = ((4, 8), (8, 128), (32, 480), (32, 15_625))  # ranks, micro-batches

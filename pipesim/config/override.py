@@ -37,7 +37,7 @@ def override(document: Document, name: str, overrides: Mapping[str, Any]) -> Doc
     faults = []
     for key, value in overrides.items():
         try:
-            document = set_key(spread_out(document, key), key, value)
+            document = set_key(written_out(document, key), key, value)
         except ValueError as error:
             faults.append(str(error))
     if faults:
@@ -45,7 +45,7 @@ def override(document: Document, name: str, overrides: Mapping[str, Any]) -> Doc
     return document
 
 
-def spread_out(document: Document, key: str) -> Document:
+def written_out(document: Document, key: str) -> Document:
     """Return a document in which the value that a key is an element of is a list.
 
     A number, or a mode of recompute, that holds for all stages, ranks, boundaries or replicas is
@@ -54,7 +54,7 @@ def spread_out(document: Document, key: str) -> Document:
 
     Examples
     --------
-    >>> spread_out({"stages": {"forward_ms": [1, 1]}}, "devices.speed[1]")["devices"]
+    >>> written_out({"stages": {"forward_ms": [1, 1]}}, "devices.speed[1]")["devices"]
     {'speed': [1.0, 1.0]}
     """
     match = _ELEMENT.fullmatch(key)

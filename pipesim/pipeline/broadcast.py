@@ -7,19 +7,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipesim.base.checks import check_count
 
-def implied_count(values: Mapping[str, npt.ArrayLike | None]) -> int | None:
-    """Return the length of the first value that is a list or a table, None if none is.
+
+def stage_count(
+    stages: int | None, costs: Mapping[str, npt.ArrayLike | None], ranks: int | None
+) -> int:
+    """Return the number of stages: as given, as long as the first list of costs, or as ranks.
 
     Raises
     ------
     ValueError
-        If a value is neither numbers, a list, nor a table of them.
+        If nothing says it, or a cost is neither numbers, a list, nor a table of them.
     """
-    for name, value in values.items():
-        if value is not None and (array := numbers(name, value)).ndim > 0:
-            return len(array)
-    return None
+    arrays = (numbers(name, value) for name, value in costs.items() if value is not None)
+    length = next((len(array) for array in arrays if array.ndim > 0), None)
+    if stages is None and length is None and ranks is None:
+        raise ValueError("every cost is a single number: say how many stages there are")
+    return check_count("stages", next(n for n in (stages, length, ranks) if n is not None))
 
 
 def numbers(name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:

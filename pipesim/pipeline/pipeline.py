@@ -1,11 +1,8 @@
 """A pipeline: its stages, the devices that run them, the links between them.
 
-Units, here and everywhere inside pipesim: times in milliseconds (float64), sizes in bytes
-(int), bandwidth in GB/s (10^9 bytes a second). Times may just as well be dimensionless, F=1
-and B=2: nothing depends on the scale.
-
-An op takes cost/speed + overhead_ms on its device. A message takes bytes/bandwidth on the
-wire, one after the other, and then latency_ms more until it is there.
+Units, here and everywhere inside pipesim: times in milliseconds (float64), sizes in bytes (int),
+bandwidth in GB/s (10^9 bytes a second). Times may just as well be dimensionless, F=1 and B=2:
+nothing depends on the scale. What ops and messages take is in `costs.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +16,7 @@ from pipesim.base.checks import check_amount, check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.text import span_text, text_table
 from pipesim.base.types import FloatArray
-from pipesim.pipeline.broadcast import implied_count
+from pipesim.pipeline.broadcast import stage_count
 from pipesim.pipeline.components import (
     COST_FIELDS,
     Device,
@@ -191,10 +188,7 @@ class Pipeline:
             "output_bytes": output_bytes,
             "input_grad_frees_bytes": input_grad_frees_bytes,
         }
-        given = [stages, implied_count(costs), ranks]
-        if given == [None] * 3:
-            raise ValueError("every cost is a single number: say how many stages there are")
-        count = check_count("stages", next(n for n in given if n is not None))
+        count = stage_count(stages, costs, ranks)
         placed = chosen_placement(placement, count, ranks)
         return cls(
             stages=broadcast_stages(count, costs, sizes, overlap_ms, names),

@@ -18,7 +18,7 @@ from pipesim.base.text import (
 )
 from pipesim.base.types import Progress
 from pipesim.pipeline.batch_sizes import BatchSizes
-from pipesim.run.memory import RankState, flight_noun, state_by_rank
+from pipesim.run.memory import StateBytes, flight_noun, state_by_rank
 from pipesim.run.run import Run
 from pipesim.run.step import Step
 from pipesim.schedules.families.registry import FAMILIES
@@ -141,7 +141,7 @@ def memory_text(run: Run) -> str:
     )
 
 
-def _state(run: Run) -> RankState:
+def _state(run: Run) -> StateBytes:
     return state_by_rank(run.schedule, run.pipeline)
 
 

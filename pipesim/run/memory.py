@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST_TAKEN = 4e18  # bytes of all ops together; running sums of them fit into 63 bits
 
 
-class RankState(NamedTuple):
+class StateBytes(NamedTuple):
     """Bytes that the ranks hold all the time, arrays (ranks,)."""
 
     params: IntArray
@@ -165,7 +165,7 @@ def peak_stash_bytes(schedule: Schedule, pipe: Pipeline) -> tuple[int, ...]:
     return peak_by_rank(schedule, *byte_changes(schedule, pipe))
 
 
-def state_by_rank(schedule: Schedule, pipe: Pipeline) -> RankState:
+def state_by_rank(schedule: Schedule, pipe: Pipeline) -> StateBytes:
     """Return what each rank holds all the time: every copy of a stage, every version of weights."""
     totals = np.zeros((3, schedule.ranks), dtype=np.int64)
     versions = np.array(schedule.weight_versions, dtype=np.int64)
@@ -177,7 +177,7 @@ def state_by_rank(schedule: Schedule, pipe: Pipeline) -> RankState:
     for rank_of in schedule.placement.table:
         for total, of_stages in zip(totals, held, strict=True):
             np.add.at(total, rank_of, of_stages)
-    return RankState(*totals)
+    return StateBytes(*totals)
 
 
 def peak_memory_bytes(schedule: Schedule, pipe: Pipeline) -> IntArray:

@@ -10,7 +10,7 @@ from pipesim.base.errors import MemoryLimitError
 from pipesim.base.text import count_text, size_text
 from pipesim.base.types import FloatArray, IntArray
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.run.memory import RankState, byte_changes, state_by_rank
+from pipesim.run.memory import StateBytes, byte_changes, state_by_rank
 from pipesim.schedules.order.dataflow import closes, held_by_op, opens
 from pipesim.schedules.order.schedule import Schedule
 
@@ -100,7 +100,7 @@ def _error(schedule: Schedule, pipe: Pipeline, rank: int, op: int, time: float) 
     )
 
 
-def _state_and_activations(schedule: Schedule, pipe: Pipeline) -> tuple[RankState, IntArray]:
+def _state_and_activations(schedule: Schedule, pipe: Pipeline) -> tuple[StateBytes, IntArray]:
     held = held_by_op(schedule, *byte_changes(schedule, pipe))
     return state_by_rank(schedule, pipe), held
 

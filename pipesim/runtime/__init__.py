@@ -22,7 +22,7 @@ from pipesim.runtime.processes.torch_steps import (
 )
 from pipesim.runtime.profile.profiling import profile_layers
 from pipesim.runtime.shards.shards import load_stages, save_stages
-from pipesim.runtime.step.real_pipeline import Pipeline
+from pipesim.runtime.step.real_pipeline import RealPipeline as Pipeline
 from pipesim.runtime.step.step_result import StepResult
 
 __all__ = [

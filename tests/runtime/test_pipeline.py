@@ -18,7 +18,7 @@ from pipesim.runtime import Pipeline, profile_layers, split_model  # noqa: E402
 from pipesim.runtime.step.held_bytes import HeldBytes  # noqa: E402
 from pipesim.runtime.step.split_backward import places_of_use  # noqa: E402
 from pipesim.schedules.families.registry import FAMILIES  # noqa: E402
-from tests.longest_path import longest_path  # noqa: E402
+from tests.engine.longest_path import longest_path  # noqa: E402
 
 SLICED = ("seq1f1b", "terapipe")  # attention over slices needs what torch does not keep
 WIDTH, LENGTH, WORDS = 8, 3, 11

@@ -86,14 +86,14 @@ def criticality(graph: EventGraph, workload: Workload, rounding: float = ROUNDIN
         makespan. At 0, paths of the same costs in another order, such as 0.1 + 0.2 + 0.3, would
         tie by luck only.
     """
-    from pipesim.engine.critical.kernels import slack_of_slots
+    from pipesim.engine.critical.kernels import slack_of_moments
 
     order = graph.topological_order().astype(np.int64)
     times = graph.times(*graph.costs(workload.duration, workload.wire, workload.latency))
     computes = graph.cost_kind == DURATION
     makespan = float(times[computes, END].max())
     tie = rounding * makespan
-    slack = slack_of_slots(
+    slack = slack_of_moments(
         order, graph.offsets, _awaited(graph), times.ravel(), computes, makespan, tie
     ).reshape(-1, 3)
     return Criticality(graph, order, times, slack, makespan, tie)
@@ -130,7 +130,7 @@ def critical_path(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
     from pipesim.engine.critical.kernels import walk_back
 
     graph, ends = critical.graph, np.flatnonzero(critical.ends)
-    slots, ties = walk_back(
+    moments, ties = walk_back(
         int(ends[0]),
         graph.offsets,
         _awaited(graph),
@@ -138,9 +138,9 @@ def critical_path(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
         _homes(graph),
         critical.tie,
     )
-    slots, ties = slots[::-1], ties[::-1].copy()
+    moments, ties = moments[::-1], ties[::-1].copy()
     ties[-1] += len(ends) - 1
-    node, left = slots // 3, slots % 3
+    node, left = moments // 3, moments % 3
     took = critical.times[node, left] > critical.times[node, START]
     # At its start an op is left where a queue has room from then on: the op itself is not met.
     ops = critical.computes[node] & (left == END)

@@ -1,7 +1,7 @@
 """Compiled loops of `criticality` and `sensitivity`: passes over the edges of an event graph.
 
 Plain loops over arrays, each linear in nodes + edges, compiled by numba when they are first
-called and cached on disk. A time of a node is named by its slot, 3 x node + START, MIDDLE or END,
+called and cached on disk. A time of a node is named by its moment, 3 x node + START, MIDDLE or END,
 as an event graph names what is waited for. Two times are as late if they differ by no more than
 `tie` [ms].
 """
@@ -14,7 +14,7 @@ from pipesim.engine.graph.marks import END
 
 
 @njit(cache=True)
-def slack_of_slots(
+def slack_of_moments(
     order: IntArray,
     offsets: IntArray,
     awaited: IntArray,
@@ -23,7 +23,7 @@ def slack_of_slots(
     makespan: float,
     tie: float,
 ) -> FloatArray:
-    """Return how much later each slot may be without moving the makespan, array (slots,).
+    """Return how much later each moment may be without moving the makespan, array (moments,).
 
     `counts` says which nodes must end within the makespan. The gap between two floats is 0 only
     if they are equal, and gaps only add up: the slack is 0 exactly on the longest paths.
@@ -38,9 +38,9 @@ def slack_of_slots(
         slack[middle] = min(slack[middle], slack[end])
         slack[start] = min(slack[start], slack[middle])
         for edge in range(offsets[node], offsets[node + 1]):
-            slot = awaited[edge]
-            gap = times[start] - times[slot]
-            slack[slot] = min(slack[slot], (gap if gap > tie else 0.0) + slack[start])
+            moment = awaited[edge]
+            gap = times[start] - times[moment]
+            slack[moment] = min(slack[moment], (gap if gap > tie else 0.0) + slack[start])
     return slack
 
 
@@ -53,17 +53,17 @@ def walk_back(
     home: Int32Array,
     tie: float,
 ) -> tuple[IntArray, IntArray]:
-    """Return the slots of one longest path to the end of a node, latest first, and ties at each.
+    """Return the moments of one longest path to the end of a node, latest first, and ties at each.
 
-    Of slots that a node waited for until it started, one of the node's own rank (`home`) comes
+    Of moments that a node waited for until it started, one of the node's own rank (`home`) comes
     first, then the lowest. The ties are the others.
     """
     path = np.empty(len(home), np.int64)
     ties = np.zeros(len(home), np.int64)
-    slot, length = 3 * node + END, 0
-    while slot >= 0:
-        node = slot // 3
-        path[length] = slot
+    moment, length = 3 * node + END, 0
+    while moment >= 0:
+        node = moment // 3
+        path[length] = moment
         best, best_is_own, tight = -1, False, 0
         for edge in range(offsets[node], offsets[node + 1]):
             other = awaited[edge]
@@ -75,7 +75,7 @@ def walk_back(
                 best, best_is_own = other, own
         ties[length] = max(tight - 1, 0)
         length += 1
-        slot = best
+        moment = best
     return path[:length], ties[:length]
 
 
@@ -83,7 +83,7 @@ def walk_back(
 def tight_edges(
     nodes: IntArray, offsets: IntArray, awaited: IntArray, times: FloatArray, tie: float
 ) -> tuple[IntArray, IntArray]:
-    """Return the edges on which these nodes wait until they start: offsets, and slots awaited.
+    """Return the edges on which these nodes wait until they start: offsets, and moments awaited.
 
     Both are numbered by place in `nodes`, in topological order, which must hold whatever one of
     them waits for so long.
@@ -96,9 +96,9 @@ def tight_edges(
     for i in range(len(nodes)):
         node = nodes[i]
         for edge in range(offsets[node], offsets[node + 1]):
-            slot = awaited[edge]
-            if times[3 * node] - times[slot] <= tie:
-                kept[count] = 3 * place[slot // 3] + slot % 3
+            moment = awaited[edge]
+            if times[3 * node] - times[moment] <= tie:
+                kept[count] = 3 * place[moment // 3] + moment % 3
                 count += 1
         first[i + 1] = count
     return first, kept[:count]

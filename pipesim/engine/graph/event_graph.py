@@ -12,7 +12,7 @@ A node starts at the latest of what it waits for, and its end follows from its c
 
 so that all times of a run follow in one pass, in topological order. A compute has its duration
 as first cost; a transfer its time on the wire and then its latency. An edge tells which of the
-three times it waits for: another message may follow when the wire is free, a slot of a bounded
+three times it waits for: another message may follow when the wire is free, a place in a bounded
 queue is free when the consumer starts. What lies on a cycle, or behind one, never starts: that is
 a deadlock, and it is known before anything runs.
 """

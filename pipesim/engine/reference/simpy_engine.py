@@ -5,7 +5,7 @@
         wait for its input  <- mailbox      wait for its input  <- mailbox
         compute             -- wire --->    compute
 
-A micro-batch is a message that flows from op to op: when an op ends, its output goes onto the
+A micro-portion is a message that flows from op to op: when an op ends, its output goes onto the
 wire to the rank of the op that takes it, and lands in that rank's mailbox under that op's
 number. Keyed like this, a rank gets the input it needs whatever the order of arrival. With
 bounded queues, an op starts only when there is room for its output.
@@ -62,8 +62,8 @@ def rank_process(
     stand before it in the rank's instructions; the `last` ones come after all steps.
     """
     producer, local_input, start, end = run.producer, run.local_input, run.start, run.end
-    for batch in _batches(steps):
-        for step, exchanges in batch:
+    for portion in _portions(steps):
+        for step, exchanges in portion:
             for exchange in exchanges:
                 yield from exchange.perform()
             ready = 0.0
@@ -97,7 +97,7 @@ def rank_process(
                 outlet = wiring.outlet[op]
                 if outlet is not None:
                     outlet.send(op)
-        run.report(sum(len(step) for step, _ in batch))
+        run.report(sum(len(step) for step, _ in portion))
     for exchange in last:
         yield from exchange.perform()
 
@@ -239,6 +239,6 @@ def _steps(
     return steps, before
 
 
-def _batches(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
+def _portions(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
     for first in range(0, len(steps), REPORT_EVERY):
         yield steps[first : first + REPORT_EVERY]

@@ -92,13 +92,13 @@ def make_steps(
 
 
 @njit(cache=True)
-def share_slots(
+def share_cells(
     a: Int32Array, b: Int32Array, kept: Int32Array
 ) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array, int]:
-    """Return a, b and out of every step, and the kept values, by slot; and the number of slots.
+    """Return a, b and out of every step, and the kept values, by cell; and the number of cells.
 
-    Values whose last use is past give their slots to later ones, so that a run of many cost sets
-    at once works in a small piece of memory. Slot 0 is value 0; kept values keep their own.
+    Values whose last use is past give their cells to later ones, so that a run of many cost sets
+    at once works in a small piece of memory. Cell 0 is value 0; kept values keep their own.
     """
     steps = len(a)
     last = np.zeros(steps + 1, np.int32)
@@ -106,30 +106,30 @@ def share_slots(
         last[a[i]] = last[b[i]] = i + 1
     for value in kept:
         last[value] = steps + 1
-    slot = np.zeros(steps + 1, np.int32)
+    cell = np.zeros(steps + 1, np.int32)
     free = np.empty(steps + 1, np.int32)
     spare, used = 0, 1
     from_a, from_b = np.empty(steps, np.int32), np.empty(steps, np.int32)
     out = np.empty(steps, np.int32)
     for i in range(steps):
-        from_a[i], from_b[i] = slot[a[i]], slot[b[i]]
+        from_a[i], from_b[i] = cell[a[i]], cell[b[i]]
         if a[i] and last[a[i]] == i + 1:
-            free[spare] = slot[a[i]]
+            free[spare] = cell[a[i]]
             spare += 1
         if b[i] and b[i] != a[i] and last[b[i]] == i + 1:
-            free[spare] = slot[b[i]]
+            free[spare] = cell[b[i]]
             spare += 1
         if spare:
             spare -= 1
-            slot[i + 1] = free[spare]
+            cell[i + 1] = free[spare]
         else:
-            slot[i + 1] = used
+            cell[i + 1] = used
             used += 1
-        out[i] = slot[i + 1]
+        out[i] = cell[i + 1]
         if last[i + 1] == 0:  # nobody uses it
-            free[spare] = slot[i + 1]
+            free[spare] = cell[i + 1]
             spare += 1
-    return from_a, from_b, out, slot[kept], used
+    return from_a, from_b, out, cell[kept], used
 
 
 @njit(cache=True)
@@ -159,9 +159,9 @@ def run_block(
     cost: FloatArray,
     value: FloatArray,
 ) -> None:
-    """Run a plan for the cost sets in the columns of `cost`, in the slots that are `value`.
+    """Run a plan for the cost sets in the columns of `cost`, in the cells that are `value`.
 
-    Arrays (costs, K) and (slots, K), contiguous over the cost sets.
+    Arrays (costs, K) and (cells, K), contiguous over the cost sets.
     """
     sets = value.shape[1]
     value[0] = 0.0

@@ -99,7 +99,7 @@ def _spans(graph: EventGraph, workload: Workload) -> Spans:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BatchTimes:
+class ManyTimes:
     """When runs of the same program with other costs begin and end.
 
     Parameters
@@ -125,12 +125,12 @@ class Plan:
         Where the costs of ops and messages stand in a cost set.
     a, b, w, c
         The steps: value = max(value a, value b + cost w) + cost c; arrays (steps,).
-    slots
+    cells
         The same a and b, and where the value goes, in a small piece of memory.
-    slot_count
+    cell_count
         Its size.
     first_start, last_end
-        The slots of when each rank starts its first and ends its last op, arrays (ranks,).
+        The cells of when each rank starts its first and ends its last op, arrays (ranks,).
     op_end
         The value, from 1 on, that is the end of every op, array (ops,).
     """
@@ -140,8 +140,8 @@ class Plan:
     b: Int32Array
     w: Int32Array
     c: Int32Array
-    slots: tuple[Int32Array, Int32Array, Int32Array]
-    slot_count: int
+    cells: tuple[Int32Array, Int32Array, Int32Array]
+    cell_count: int
     first_start: Int32Array
     last_end: Int32Array
     op_end: Int32Array
@@ -159,7 +159,7 @@ class Plan:
         a, b, w = self.a[last], self.b[last], self.w[last]
         return np.maximum(value[a], value[b] + costs[w]), value[self.op_end]
 
-    def run(self, costs: FloatArray) -> BatchTimes:
+    def run(self, costs: FloatArray) -> ManyTimes:
         """Return the times of cost sets that stand side by side, array (costs, runs)."""
         from pipesim.engine.replay.plan_kernels import run_block
 
@@ -168,13 +168,13 @@ class Plan:
         last_end = np.empty((len(self.last_end), runs))
         for begin in range(0, runs, BLOCK):
             block = np.ascontiguousarray(costs[:, begin : begin + BLOCK])
-            value = np.empty((self.slot_count, block.shape[1]))
-            a, b, out = self.slots
+            value = np.empty((self.cell_count, block.shape[1]))
+            a, b, out = self.cells
             run_block(a, b, self.w, self.c, out, block, value)
             first_start[:, begin : begin + BLOCK] = value[self.first_start]
             last_end[:, begin : begin + BLOCK] = value[self.last_end]
         makespan = last_end.max(axis=0) - first_start.min(axis=0)
-        return BatchTimes(makespan, first_start, last_end)
+        return ManyTimes(makespan, first_start, last_end)
 
 
 def make_plan(graph: EventGraph, index: CostIndex) -> Plan:
@@ -185,7 +185,7 @@ def make_plan(graph: EventGraph, index: CostIndex) -> Plan:
     DeadlockError
         If the program hangs.
     """
-    from pipesim.engine.replay.plan_kernels import make_steps, share_slots
+    from pipesim.engine.replay.plan_kernels import make_steps, share_cells
 
     program, order = graph.program, graph.topological_order()
     if len(order) < len(graph):
@@ -208,7 +208,7 @@ def make_plan(graph: EventGraph, index: CostIndex) -> Plan:
         wanted,
     )
     kept = np.concatenate([start[graph.enter[computing[first]]], end[graph.leave[computing[last]]]])
-    from_a, from_b, out, slots, count = share_slots(a, b, kept)
-    first_start, last_end = np.split(slots, 2)
+    from_a, from_b, out, cells, count = share_cells(a, b, kept)
+    first_start, last_end = np.split(cells, 2)
     op_end = end[graph.leave[program.instruction_of_op]]
     return Plan(index, a, b, w, c, (from_a, from_b, out), count, first_start, last_end, op_end)

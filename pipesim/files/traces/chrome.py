@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPRESSION = 5  # of 9; more takes longer and gains little
-BATCH = 10_000  # events that are written together
+MOST_TOGETHER = 10_000  # events that are written together
 OURS = "pipesim"  # the key of the metadata that tells who wrote a file
 GZIP = b"\x1f\x8b"  # how compressed files begin
 TIMES = ("ready", "start", "end")
@@ -60,8 +60,8 @@ def write_chrome_trace(trace: ViewerTrace, path: str | PathLike[str]) -> None:
     with replacing(path) as temporary, _opened(temporary, packed) as file:
         file.write(f'{{"displayTimeUnit":"ms","otherData":{metadata},"traceEvents":['.encode())
         events, before = _events(trace), "\n"
-        while batch := list(islice(events, BATCH)):
-            file.write((before + ",\n".join(batch)).encode())
+        while part := list(islice(events, MOST_TOGETHER)):
+            file.write((before + ",\n".join(part)).encode())
             before = ",\n"
         file.write(b"\n]}\n")
 

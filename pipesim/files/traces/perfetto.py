@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     New: TypeAlias = Callable[..., TracePacket]  # adds a packet with some fields
 
-BATCH = 5_000  # packets that are turned into bytes together
+MOST_TOGETHER = 5_000  # packets that are turned into bytes together
 SEQUENCE = 1  # all packets are of one sequence, which shares its names
 CLEARED, NEEDED = 1, 2  # a packet names things anew, or needs what was named
 EXPLICIT = 3  # tracks below this one go by their places
@@ -60,7 +60,7 @@ def write_perfetto_trace(trace: ViewerTrace, path: str | PathLike[str]) -> None:
             return part.packet.add(trusted_packet_sequence_id=SEQUENCE, **fields)
 
         for _ in _packets(trace, new):
-            if len(part.packet) >= BATCH:
+            if len(part.packet) >= MOST_TOGETHER:
                 # Traces one behind the other are one trace: no more of it is ever in memory.
                 file.write(part.SerializeToString())
                 part = Trace()

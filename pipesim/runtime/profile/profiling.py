@@ -33,7 +33,7 @@ from pipesim.runtime.model.loss import LossLayer, layer_kind
 from pipesim.runtime.model.stage import check_gradients_can_be, model_layers
 from pipesim.runtime.profile.layer_counts import counted_columns, layer_text
 from pipesim.runtime.profile.layer_times import timed_passes
-from pipesim.runtime.profile.steadiness import spread_text, unsteady_layers, unsteady_text
+from pipesim.runtime.profile.steadiness import quartile_text, unsteady_layers, unsteady_text
 
 
 def profile_layers(
@@ -128,7 +128,7 @@ def profile_layers(
         warnings.warn(unsteady_text(names, quartiles, unsteady), stacklevel=2)
     labels = {
         "kind": tuple(map(layer_kind, modules)),
-        "spread": tuple(map(spread_text, quartiles.T, unsteady)),
+        "spread": tuple(map(quartile_text, quartiles.T, unsteady)),
     }
     source = _source(tensors, device, repeats)
     return LayerProfile(**times, **counts, names=names, labels=labels, source=source)

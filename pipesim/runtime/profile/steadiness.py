@@ -24,12 +24,12 @@ def unsteady_layers(quartiles: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]
     return unsteady
 
 
-def spread_text(quartiles: npt.NDArray[np.float64], unsteady: bool) -> str:
+def quartile_text(quartiles: npt.NDArray[np.float64], unsteady: bool) -> str:
     """Return how far the outer quartiles of a layer are from the median, as text.
 
     Examples
     --------
-    >>> spread_text(np.array([9.0, 10.0, 12.0]), False)
+    >>> quartile_text(np.array([9.0, 10.0, 12.0]), False)
     '-10.0% +20.0%'
     """
     low, median, high = quartiles
@@ -44,7 +44,7 @@ def unsteady_text(
 ) -> str:
     """Return which layers are unsteady, how much, and what to do about it."""
     which = ", ".join(
-        f"{names[number]} ({spread_text(quartiles[:, number], False)})"
+        f"{names[number]} ({quartile_text(quartiles[:, number], False)})"
         for number in np.flatnonzero(unsteady).tolist()
     )
     return (

@@ -68,7 +68,7 @@ from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.files import is_schedule_file
 from pipesim.files.schedule_csv.read import read_schedule
-from pipesim.pipeline.pipeline import Pipeline as SimulatedPipeline
+from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
 from pipesim.run.resolve import ScheduleLike, resolve_schedule
 from pipesim.run.simulate import simulate
@@ -83,7 +83,7 @@ from pipesim.runtime.step.step_result import StepResult, step_result
 from pipesim.schedules.order.schedule import Schedule
 
 
-class Pipeline:
+class RealPipeline:
     """A model in stages, and the order in which a training step runs them.
 
     Ranks are simulated; all that they do is done by this process, one op after the other.
@@ -127,7 +127,7 @@ class Pipeline:
     --------
     >>> from pipesim.runtime import split_model
     >>> stages = split_model([nn.Linear(4, 4) for _ in range(4)], [1, 1, 1, 1])
-    >>> print(Pipeline(stages, 4, "interleaved", ranks=2).schedule)
+    >>> print(RealPipeline(stages, 4, "interleaved", ranks=2).schedule)
     interleaved: 2 ranks, 4 micro-batches
     rank 0 | ...
     rank 1 | ...
@@ -248,8 +248,8 @@ class Pipeline:
         return f"Pipeline({self.schedule!r}{replicas})"
 
 
-def _equal_costs(stages: int, **where: Any) -> SimulatedPipeline:
-    return SimulatedPipeline.from_costs(
+def _equal_costs(stages: int, **where: Any) -> Pipeline:
+    return Pipeline.from_costs(
         1.0, input_grad=1.0, weight_grad=1.0, recompute_ms=1.0, stages=stages, **where
     )
 

@@ -49,7 +49,7 @@ NEAR, NEAR_I = Mode(2, (F1, F0, W)), Mode(2, (I1, I0, F1, F0, W))
 NEAR_W, FAR = Mode(2, (W, F1, F0)), Mode(math.inf, (I1, I0, F1, F0, W))
 
 
-class Problem(NamedTuple):
+class SearchProblem(NamedTuple):
     """Times of F, I and W by stage, of a hop by boundary, and what a rank may hold [chunks]."""
 
     forward: list[float]
@@ -93,7 +93,7 @@ def v_orders(
     [('F', 0, 0), ('F', 1, 0), ('I', 1, 0), ('I', 0, 0)]
     """
     f, i, w = (times.mean(axis=1).tolist() for times in (forward, input_grad, weight_grad))
-    problem = Problem(f, i, w, hop.tolist(), limit, objective)
+    problem = SearchProblem(f, i, w, hop.tolist(), limit, objective)
     ranks = len(forward) // 2
 
     # The ramps decide the ranking and are complete after 2p micro-batches: comparing candidates on
@@ -142,7 +142,7 @@ def _best_plans(
 
 
 def _dispatch(
-    problem: Problem, microbatches: int, mode: Mode, plan: Plan, bound: float
+    problem: SearchProblem, microbatches: int, mode: Mode, plan: Plan, bound: float
 ) -> Outcome | None:
     """Run a plan in simulated time; None if it gets stuck or must score above the bound.
 

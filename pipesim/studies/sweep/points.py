@@ -37,7 +37,7 @@ _COST = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Bundle:
     """Points that run one schedule in one way: their numbers, and a pipeline for each."""
 
     numbers: list[int]
@@ -52,18 +52,18 @@ class Reader:
     study: Study
     schedules: dict[Any, Schedule] = field(default_factory=dict)
 
-    def batches(self, points: Sequence[Point]) -> Iterator[Batch | tuple[int, Exception]]:
-        """Yield the points in batches, and those that are faulty with what they raise.
+    def bundles(self, points: Sequence[Point]) -> Iterator[Bundle | tuple[int, Exception]]:
+        """Yield the points in bundles, and those that are faulty with what they raise.
 
-        Which batch a point gets into does not change its numbers.
+        Which bundle a point gets into does not change its numbers.
         """
-        alone: dict[Any, Batch] = {}
+        alone: dict[Any, Bundle] = {}
         for numbers in self._alike(points):
             variants = self._variants([points[number] for number in numbers])
             if variants is not None:
                 config, good, pipelines = variants
                 chosen = [n for n, ok in zip(numbers, good, strict=True) if ok]
-                yield Batch(chosen, config, pipelines)
+                yield Bundle(chosen, config, pipelines)
                 numbers = [n for n, ok in zip(numbers, good, strict=True) if not ok]
             for number in numbers:
                 try:
@@ -71,9 +71,9 @@ class Reader:
                 except FAULTS as error:
                     yield number, error
                     continue
-                batch = alone.setdefault(_way(config), Batch([], config, []))
-                batch.numbers.append(number)
-                batch.pipelines.append(config.pipeline)  # type: ignore[attr-defined]  # a list
+                bundle = alone.setdefault(_way(config), Bundle([], config, []))
+                bundle.numbers.append(number)
+                bundle.pipelines.append(config.pipeline)  # type: ignore[attr-defined]  # a list
         yield from alone.values()
 
     def read(self, point: Point) -> Config:

@@ -14,7 +14,7 @@ from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.variants import CostVariants
 from pipesim.run.many import METRICS, simulate_many
 from pipesim.run.step import simulate_step, without_end
-from pipesim.studies.sweep.points import FAULTS, Batch, Reader, structural
+from pipesim.studies.sweep.points import FAULTS, Bundle, Reader, structural
 from pipesim.studies.sweep.study import Point, Study
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def blocks(study: Study, points: Sequence[Point], missing: Sequence[int]) -> lis
 def block_rows(study: Study, points: Sequence[Point]) -> list[Row]:
     """Return a row for each of some points of a study."""
     rows: dict[int, Row] = {}
-    for batch in _reader(study).batches(points):
-        if isinstance(batch, Batch):
-            rows |= _batch_rows(batch)
+    for bundle in _reader(study).bundles(points):
+        if isinstance(bundle, Bundle):
+            rows |= _bundle_rows(bundle)
         else:
-            number, error = batch
+            number, error = bundle
             rows[number] = _faulty(error)
     return [rows[number] for number in range(len(points))]
 
@@ -76,35 +76,35 @@ def _reader(study: Study) -> Reader:
     return _readers[study.digest]
 
 
-def _batch_rows(batch: Batch) -> dict[int, Row]:
-    """Return the rows of a batch by number; each by itself, if together they fail."""
-    if not batch.numbers:
+def _bundle_rows(bundle: Bundle) -> dict[int, Row]:
+    """Return the rows of a bundle by number; each by itself, if together they fail."""
+    if not bundle.numbers:
         return {}
-    schedule, how = batch.config.schedule, run_options(batch.config.sections)
+    schedule, how = bundle.config.schedule, run_options(bundle.config.sections)
     del how["engine"]  # simulate_many has its own
     try:
-        columns = _metrics(batch, how)
-        columns["step_ms"] = _step_times(batch, columns["makespan_ms"], how)
+        columns = _metrics(bundle, how)
+        columns["step_ms"] = _step_times(bundle, columns["makespan_ms"], how)
     except FAULTS as error:
-        if len(batch.numbers) == 1:
-            return {batch.numbers[0]: _faulty(error)}
+        if len(bundle.numbers) == 1:
+            return {bundle.numbers[0]: _faulty(error)}
         rows: dict[int, Row] = {}
-        for place, number in enumerate(batch.numbers):
-            pipelines = batch.pipelines[place : place + 1]
-            rows |= _batch_rows(Batch([number], batch.config, pipelines))
+        for place, number in enumerate(bundle.numbers):
+            pipelines = bundle.pipelines[place : place + 1]
+            rows |= _bundle_rows(Bundle([number], bundle.config, pipelines))
         return rows
     head = [schedule.name, schedule.ranks, schedule.microbatches]
     numbers = zip(*(columns[name].tolist() for name in NUMBERS), strict=True)
     return {
         number: [*head, *(None if isnan(x) else x for x in row), None]
-        for number, row in zip(batch.numbers, numbers, strict=True)
+        for number, row in zip(bundle.numbers, numbers, strict=True)
     }
 
 
-def _metrics(batch: Batch, how: Mapping[str, Any]) -> dict[str, FloatArray]:
-    """Return the numbers of all points of a batch, each of its slowest replica."""
-    schedule = batch.config.schedule
-    made = [simulate_many(schedule, pipelines, **how) for pipelines in _replicas(batch)]
+def _metrics(bundle: Bundle, how: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """Return the numbers of all points of a bundle, each of its slowest replica."""
+    schedule = bundle.config.schedule
+    made = [simulate_many(schedule, pipelines, **how) for pipelines in _replicas(bundle)]
     slowest = np.argmax([columns["makespan_ms"] for columns in made], axis=0)
     points = np.arange(len(slowest))
     return {
@@ -112,13 +112,13 @@ def _metrics(batch: Batch, how: Mapping[str, Any]) -> dict[str, FloatArray]:
     }
 
 
-def _replicas(batch: Batch) -> Iterator[Sequence[Pipeline]]:
+def _replicas(bundle: Bundle) -> Iterator[Sequence[Pipeline]]:
     """Yield for each replica, but for equal ones, the pipelines of the points as it runs them."""
-    training, pipelines = batch.config.training, batch.pipelines
+    training, pipelines = bundle.config.training, bundle.pipelines
     if training is None:
         yield pipelines
         return
-    speeds = training.replica_speeds(batch.config.schedule.ranks)
+    speeds = training.replica_speeds(bundle.config.schedule.ranks)
     for number in map(speeds.index, dict.fromkeys(speeds)):
         if isinstance(pipelines, CostVariants):
             base = training.holding(training.replica(pipelines.base, number))
@@ -127,15 +127,15 @@ def _replicas(batch: Batch) -> Iterator[Sequence[Pipeline]]:
             yield [training.holding(training.replica(pipe, number)) for pipe in pipelines]
 
 
-def _step_times(batch: Batch, makespan: FloatArray, how: Mapping[str, Any]) -> FloatArray:
+def _step_times(bundle: Bundle, makespan: FloatArray, how: Mapping[str, Any]) -> FloatArray:
     """Return how long the whole steps of all replicas take, NaN where they have no end."""
-    training, schedule = batch.config.training, batch.config.schedule
+    training, schedule = bundle.config.training, bundle.config.schedule
     if training is None:
         return makespan
     if without_end(schedule) is not None:
         return np.full_like(makespan, np.nan)
     options = {"training": training, "engine": "replay", **how}
-    steps = (simulate_step(pipe, schedule, **options) for pipe in batch.pipelines)
+    steps = (simulate_step(pipe, schedule, **options) for pipe in bundle.pipelines)
     return np.array([step.step_ms for step in steps])
 
 

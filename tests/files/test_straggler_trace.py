@@ -7,7 +7,7 @@ import pytest
 
 import pipesim as ps
 
-TRACE = Path(__file__).parent.parent.parent / "shared" / "data" / "straggler" / "ST.parquet"
+TRACE = Path(__file__).parents[3] / "shared" / "data" / "straggler" / "ST.parquet"
 
 
 @pytest.mark.skipif(not TRACE.exists(), reason="the trace is not part of the project")

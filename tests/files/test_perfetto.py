@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 import pipesim as ps
 from pipesim.base import files
 from pipesim.cli import main
-from tests.test_chrome_trace import RUNS, STRAGGLER, counts_of, small_run
+from tests.files.test_chrome_trace import RUNS, STRAGGLER, counts_of, small_run
 
 ROOT = "2 stages x 2 micro-batches, 1f1b"
 

@@ -9,7 +9,7 @@ import pytest
 import pipesim as ps
 from pipesim.schedules.families.registry import FAMILIES
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.parametrize("name", ps.schedule_names())

@@ -7,7 +7,7 @@ import pytest
 
 import pipesim as ps
 
-CASES = json.loads((Path(__file__).parent / "data" / "peer_cases.json").read_text())
+CASES = json.loads((Path(__file__).parents[1] / "data" / "peer_cases.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])

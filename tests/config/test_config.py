@@ -15,7 +15,7 @@ GOOD = {
     "run": {"schedule": "1f1b", "microbatches": 8},
     "stages": {"forward_ms": [1, 1, 1, 2], "backward_ms": [2, 2, 2, 4]},
 }
-CONFIGS = Path(__file__).parent.parent / "experiments" / "configs"
+CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 
 
 def changed(**sections):

@@ -14,7 +14,7 @@ from pipesim.config.axes import LAWS, Imbalance, read_axis
 from pipesim.config.simulate import simulate_step_config
 from pipesim.run.many import METRICS
 from pipesim.studies.sweep.imbalance import DRAW, SPREAD, stage_factors
-from pipesim.studies.sweep.points import Batch, Reader
+from pipesim.studies.sweep.points import Bundle, Reader
 from pipesim.studies.sweep.study import read_study
 
 BASE = {
@@ -200,8 +200,8 @@ def test_points_read_together_are_those_read_one_by_one(
     }
     study, points = read_study(swept(tmp_path_factory.mktemp("s"), axes))
     reader, seen = Reader(study), {}
-    for batch in reader.batches(points):
-        if isinstance(batch, Batch):
+    for batch in reader.bundles(points):
+        if isinstance(batch, Bundle):
             seen |= dict(zip(batch.numbers, batch.pipelines, strict=True))
         else:
             seen[batch[0]] = str(batch[1])

@@ -16,7 +16,7 @@ from pipesim.studies.sweep import rows
 from pipesim.studies.sweep.journal import add_rows, journal_path, open_journal
 from pipesim.studies.sweep.study import read_study
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
-from tests.longest_path import Deadlock, longest_path
+from tests.engine.longest_path import Deadlock, longest_path
 from tests.strategies import ONE_STAGE, cases
 
 

@@ -15,7 +15,7 @@ import pytest
 from pipesim.cli import main
 from pipesim.schedules.families.registry import FAMILIES
 
-STRAGGLER = str(Path(__file__).parent.parent / "experiments" / "configs" / "straggler.toml")
+STRAGGLER = str(Path(__file__).parents[2] / "experiments" / "configs" / "straggler.toml")
 FLAGS = ["--schedule", "1f1b", "--microbatches", "8"]
 COSTS = ["--forward", "1,1,1,2", "--backward", "2,2,2,4"]
 

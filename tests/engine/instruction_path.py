@@ -8,7 +8,7 @@ import re
 import sys
 from collections import defaultdict
 
-from tests.longest_path import Deadlock
+from tests.engine.longest_path import Deadlock
 
 TEXT = re.compile(r"(\d+)(SEND_F|SEND_B|RECV_F|RECV_B|F|B|I|W|R)(\d+(?:\.\d+)?)")
 

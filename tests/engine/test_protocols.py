@@ -12,10 +12,10 @@ import pipesim as ps
 from pipesim.engine.graph.event_graph import event_graph
 from pipesim.engine.workload import bind
 from pipesim.schedules.program.lowering import PROTOCOLS, lower
-from tests.instruction_path import instruction_path
-from tests.longest_path import Deadlock
+from tests.engine.instruction_path import instruction_path
+from tests.engine.longest_path import Deadlock
+from tests.engine.test_engine import random_orders
 from tests.strategies import cases
-from tests.test_engine import random_orders
 
 BLOCKS = {"posted": (), "posted_blocking": ("RECV",)}
 

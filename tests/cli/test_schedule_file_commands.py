@@ -8,7 +8,7 @@ import pytest
 import pipesim as ps
 from pipesim.cli import main
 
-SAMPLES = Path(__file__).parent / "data" / "torch_schedule"
+SAMPLES = Path(__file__).parents[1] / "data" / "torch_schedule"
 COSTS = ["--forward", "1,1,1,2", "--backward", "2,2,2,4"]
 CONFIG = """
 [run]

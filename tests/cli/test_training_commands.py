@@ -14,7 +14,7 @@ import pytest
 import pipesim as ps
 from pipesim.cli import main
 from pipesim.config.simulate import simulate_step_config
-from pipesim.studies.sweep.points import Batch, Reader
+from pipesim.studies.sweep.points import Bundle, Reader
 from pipesim.studies.sweep.study import read_study
 
 CONFIG = """
@@ -247,8 +247,8 @@ def test_points_of_different_trainings_are_not_mixed(config):
     # Two links and two networks between replicas: as costs of stages they would share a batch.
     axes = {"links.latency_ms": [0, 1], "training.latency_ms": [0, 1]}
     study, points = read_study(config, {"sweep.axes": axes})
-    batches = list(Reader(study).batches(points))
-    assert all(isinstance(batch, Batch) for batch in batches)
+    batches = list(Reader(study).bundles(points))
+    assert all(isinstance(batch, Bundle) for batch in batches)
     assert sorted(sorted(batch.numbers) for batch in batches) == [[0, 2], [1, 3]]
     assert swept(config, axes).step_ms.tolist() == [10, 11, 12, 13]  # stage 0 is through at 11
 

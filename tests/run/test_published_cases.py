@@ -11,10 +11,10 @@ import pytest
 import pipesim as ps
 from pipesim.schedules import closed_forms as theory
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 CASES = json.loads((DATA / "published_cases.json").read_text())
 VOCABULARY = json.loads((DATA / "vocabulary_table_5.json").read_text())
-CONFIGS = Path(__file__).parent.parent / "experiments" / "configs"
+CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
 
 # Zero Bubble Pipeline Parallelism, arXiv:2401.10241, Table 5: the rate of 1F1B, by config.
 ZERO_BUBBLE_1F1B = {

@@ -15,7 +15,7 @@ from pipesim.files.schedule_csv.write import export_notes
 from pipesim.schedules.order.dataflow import rank_phases
 from tests.strategies import cases
 
-SAMPLES = Path(__file__).parent / "data" / "torch_schedule"
+SAMPLES = Path(__file__).parents[1] / "data" / "torch_schedule"
 GOOD = "0F0,0F1,0B0,0B1\r\n1F0,1B0,1F1,1B1\r\n"
 COMMS = (
     "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"

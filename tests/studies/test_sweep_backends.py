@@ -95,7 +95,7 @@ def test_a_dask_cluster(study):
 def test_a_ray_cluster(study, monkeypatch):
     ray = pytest.importorskip("ray", reason="pip install 'pipesim[ray]'")
     # Its workers start elsewhere, and find this checkout as an installed package would be.
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     check(study, backend="ray", jobs=2)
     context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:

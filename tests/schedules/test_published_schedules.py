@@ -8,7 +8,7 @@ import pytest
 
 import pipesim as ps
 
-CASES = json.loads((Path(__file__).parent / "data" / "published_schedules.json").read_text())
+CASES = json.loads((Path(__file__).parents[1] / "data" / "published_schedules.json").read_text())
 
 
 def of(*names):
@@ -191,7 +191,7 @@ def test_pipedream_has_no_flush_and_keeps_versions():
     assert two.makespan == run.makespan
 
 
-TABLE_5 = json.loads((Path(__file__).parent / "data" / "zero_bubble_table_5.json").read_text())
+TABLE_5 = json.loads((Path(__file__).parents[1] / "data" / "zero_bubble_table_5.json").read_text())
 
 
 @pytest.mark.parametrize("case", TABLE_5, ids=[case["id"] for case in TABLE_5])
@@ -212,7 +212,9 @@ def test_zero_bubble_table_5(case):
     assert interleaved > published["1f1b_interleaved"]
 
 
-MEASURED = json.loads((Path(__file__).parent / "data" / "zero_bubble_measured.json").read_text())
+MEASURED = json.loads(
+    (Path(__file__).parents[1] / "data" / "zero_bubble_measured.json").read_text()
+)
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=[case["id"] for case in MEASURED])

@@ -9,7 +9,7 @@ from PIL import Image
 
 import pipesim as ps
 from pipesim.plot.page.window import MOST_BARS
-from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
+from tests.plot.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 
 pytestmark = needs_browser
 

@@ -23,7 +23,7 @@ from pipesim.plot.what_if.data import (
 )
 from pipesim.plot.what_if.dials import dials_of
 from pipesim.studies.sweep.sweep import NUMBERS as COLUMNS
-from tests.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
+from tests.plot.browser import FITS, browser, complaints, load, needs_browser, requests, wait_for
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_too_many_ops_or_points_have_no_chart(config, monkeypatch):
 
 
 def test_a_page_says_how_to_use_it_and_where_the_costs_come_from():
-    config = Path(__file__).parents[1] / "experiments" / "configs" / "microbatch_size.toml"
+    config = Path(__file__).parents[2] / "experiments" / "configs" / "microbatch_size.toml"
     table = ps.sweep_config(config)
     texts = [
         each.text

@@ -122,7 +122,7 @@ def test_costs_that_do_not_vary_make_a_short_cost_set_and_one_step_an_op():
     graph = event_graph(program, wires=False)
     plan = make_plan(graph, index)
     assert len(plan) == 8 * 64 * 2 + 7  # and when ranks 1 to 7 start
-    assert plan.slot_count <= 4 * 8
+    assert plan.cell_count <= 4 * 8
     costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
     assert plan.run(costs).makespan[0] == ps.simulate(pipe, "1f1b", 64).makespan
 

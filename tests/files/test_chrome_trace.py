@@ -20,10 +20,10 @@ from pipesim.files.traces.tracks import lanes
 from pipesim.report.run_config import run_config
 from pipesim.run.memory import in_flight_of_ranks
 from pipesim.schedules.families.registry import FAMILIES
+from tests.files.viewer_rules import by_phase, check_rules, read_events
 from tests.strategies import cases
-from tests.viewer_rules import by_phase, check_rules, read_events
 
-STRAGGLER = str(Path(__file__).parent.parent / "experiments" / "configs" / "straggler.toml")
+STRAGGLER = str(Path(__file__).parents[2] / "experiments" / "configs" / "straggler.toml")
 HALF_NS = 0.5001e-6  # [ms], and what rounds
 
 # 1F1B on two stages, F = 1 and 2, B = 2 and 4, 0.5 a hop, two micro-batches; all times in us.
