@@ -1,1 +1,1 @@
-"""Words, checks, texts and safe files: what knows nothing of pipelines."""
+"""Ops, checks, errors, texts, types and safe files: all that needs no pipeline."""

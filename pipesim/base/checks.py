@@ -8,7 +8,7 @@ from typing import Any
 
 MOST_MS = 1e15  # times and sizes up to here add up without overflow or loss to speak of
 MOST_BYTES = 10**15
-LEAST_RATE = 1e-9  # of speeds and bandwidths, which are divided by
+LEAST_RATE = 1e-9  # least speed and bandwidth, which are divided by
 
 
 def check_count(name: str, value: Any) -> int:
@@ -55,7 +55,7 @@ def check_size(name: str, value: Any) -> None:
 
 
 def hint(name: object, known: Iterable[str], also: str = "") -> str:
-    """Return what to say of an unknown name: the known one that is like it, or all of them.
+    """Return the hint at known names for an unknown one: the one most like it, or all of them.
 
     Examples
     --------
@@ -69,12 +69,12 @@ def hint(name: object, known: Iterable[str], also: str = "") -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Say whether a value is a real number; True and False are none."""
+    """Return whether a value is a real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def shown(value: Any, width: int = 60) -> str:
-    """Return a value for an error message, cut if it is long."""
+    """Return a value as text for an error message, cut if it is long."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deep, or an int of thousands of digits

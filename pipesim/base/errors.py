@@ -1,4 +1,4 @@
-"""What pipesim raises besides the built-in `ValueError` and `TypeError`."""
+"""Errors of pipesim, besides the built-in `ValueError` and `TypeError`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,14 +30,14 @@ class ScheduleError(PipesimError, ValueError):
 
 
 class UnsupportedByEngine(PipesimError, ValueError):
-    """A run that the chosen engine cannot do; the message names what, and which engine can."""
+    """A run that the chosen engine cannot do; the message names why, and an engine that can."""
 
 
 class Standing(NamedTuple):
-    """Where a rank stands for good.
+    """The instruction at which a rank is stuck.
 
-    Its instruction, as text and by its place in the rank's list, from 0; and the instruction
-    that it waits for.
+    It is given as text and by its place in the rank's list, from 0, with the instruction that
+    the rank waits for.
     """
 
     rank: int
@@ -68,16 +68,16 @@ class MemoryLimitError(PipesimError, RuntimeError):
     Parameters
     ----------
     message
-        What is over, what it is made of, and the way out.
+        The excess, the parts of the memory, and the way out.
     rank
         The first rank that goes over its limit.
     op
         The op that takes it there, such as "2F0"; None if parameters, gradients and optimizer
         do so alone.
     time
-        When that op starts [ms].
+        Start of that op [ms].
     bytes, limit
-        What the rank would hold, and what its device can.
+        Bytes that the rank would hold, and memory of its device [bytes].
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Writing files so that nothing half-written is ever left behind."""
+"""File endings and libraries, and writing files so that no half-written one is left behind."""
 
 import os
 import tempfile
@@ -15,7 +15,7 @@ TABLE_ENDINGS = (".csv", ".parquet")
 VIEWER_ENDINGS = (".json", ".json.gz", ".pftrace")  # traces to open in a viewer
 SCHEDULE_ENDING = ".csv"
 CONFIG_ENDINGS = (".toml", ".yaml", ".yml", ".json")
-LIBRARIES = {  # what is written by which module, of which extra
+LIBRARIES = {  # ending -> the module that writes it, and the extra with the module
     ".parquet": ("pyarrow", "parquet"),
     ".html": ("bokeh", "html"),
     ".pftrace": ("perfetto", "perfetto"),
@@ -23,7 +23,7 @@ LIBRARIES = {  # what is written by which module, of which extra
 
 
 def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
-    """Say whether what stands for a schedule is a file's path: a text that ends in .csv, a Path.
+    """Return whether a schedule is given as a file's path: a text that ends in .csv, or a Path.
 
     Examples
     --------
@@ -36,12 +36,12 @@ def is_schedule_file(schedule: object) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def check_library(name: str) -> None:
-    """Check that what writes a file of this name, however it is called, is installed.
+    """Check that the library that writes a file of this name is installed.
 
     Raises
     ------
     ValueError
-        If it is not: it says which extra to install.
+        If it is not; the message names the extra to install.
     """
     for ending, (module, extra) in LIBRARIES.items():
         if name.lower().endswith(ending) and find_spec(module) is None:
@@ -49,7 +49,7 @@ def check_library(name: str) -> None:
 
 
 def has_ending(path: str | os.PathLike[str], endings: Sequence[str]) -> bool:
-    """Say whether a file's name has one of some endings, whatever the case, after a stem.
+    """Return whether a file's name is a stem with one of some endings, whatever the case.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def has_ending(path: str | os.PathLike[str], endings: Sequence[str]) -> bool:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path` to write to, and rename it when all went well.
+    """Yield a temporary path beside `path` to write to; rename it to `path` if all goes well.
 
     The temporary file has the same ending, because writers choose their format by it. If the
     body fails, it is removed and whatever was at `path` stays.

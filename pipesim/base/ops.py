@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Kind(IntEnum):
-    """What an op does, or what an instruction sends or receives."""
+    """The kind of an op, or of what an instruction sends or receives."""
 
     F = 0  # forward
     B = 1  # full backward
@@ -20,7 +20,7 @@ class Kind(IntEnum):
 
 
 COMPUTE_KINDS = (Kind.F, Kind.B, Kind.I, Kind.W, Kind.R)
-# The same as plain numbers, for compiled code.
+# The kinds as plain numbers, for compiled code.
 F, B, I, W, R = map(int, COMPUTE_KINDS)
 KINDS = len(COMPUTE_KINDS)
 

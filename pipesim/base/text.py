@@ -1,4 +1,4 @@
-"""Tables aligned for people."""
+"""Aligned tables, and numbers with units as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -29,13 +29,13 @@ def text_table(columns: Mapping[str, Sequence[str]], left: Sequence[str] = ()) -
 
 
 def span_text(values: Sequence[float]) -> str:
-    """Return a set of numbers as text: the one number they all are, or `least to most`."""
+    """Return the range of numbers as text: `least to most`, or the number that all are."""
     least, most = min(values), max(values)
     return f"{least:g}" if least == most else f"{least:g} to {most:g}"
 
 
 def size_text(size: float, digits: int = 4) -> str:
-    """Return a number of bytes in the unit that suits it: 140 GB, 62.5 MB.
+    """Return a number of bytes as text in the unit that suits it: 140 GB, 62.5 MB.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def size_text(size: float, digits: int = 4) -> str:
 
 
 def size_unit(size: float) -> tuple[str, int]:
-    """Return the unit that suits a number of bytes, and how many bytes it has."""
+    """Return the unit that suits a number of bytes, and the bytes in that unit."""
     for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return unit, scale
@@ -55,7 +55,7 @@ def size_unit(size: float) -> tuple[str, int]:
 
 
 def size_cells(sizes: Iterable[float], scale: int) -> list[str]:
-    """Return numbers of bytes as cells of a column in a unit of so many bytes.
+    """Return numbers of bytes as cells of a column, in a unit of `scale` bytes.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def size_cells(sizes: Iterable[float], scale: int) -> list[str]:
 
 
 def ms_text(time: float, digits: int = 5) -> str:
-    """Return a time [ms] as text with its unit, never with a power of ten for a long one.
+    """Return a time [ms] as text with its unit; long times without a power of ten.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def ms_text(time: float, digits: int = 5) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a count with its noun: 1 rank, 2 ranks, 2 micro-batches."""
+    """Return a count with its noun as text: 1 rank, 2 ranks, 2 micro-batches."""
     return f"{count} {noun if count == 1 else plural(noun)}"
 
 

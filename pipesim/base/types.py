@@ -1,4 +1,4 @@
-"""Names for the types that many signatures use: arrays, and hooks that report progress."""
+"""Type aliases that many signatures use: arrays, and progress hooks."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -12,5 +12,5 @@ Int32Array: TypeAlias = npt.NDArray[np.int32]
 Int8Array: TypeAlias = npt.NDArray[np.int8]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-# How long work reports: a function of what is done so far and what there is in all.
+# A progress hook, called with the amount of work done and the amount in all.
 Progress: TypeAlias = Callable[[int, int], None]

@@ -1,4 +1,4 @@
-"""What is typed on the command line as KEY=VALUE."""
+"""Arguments KEY=VALUE of the command line: their keys and values."""
 
 import json
 import tomllib
@@ -8,7 +8,7 @@ TEXT_KEYS = ("title", "source", "run.schedule", "layers.file")  # taken as they 
 
 
 def parse_value(text: str) -> Any:
-    """Return what a value on the command line means: JSON, a list with commas, or a text.
+    """Return the value of a text on the command line: JSON, a list with commas, or the text.
 
     A table may also be written as in a config, with `=`.
 
@@ -30,7 +30,7 @@ def parse_value(text: str) -> Any:
             return text
     if "," in text and not text.lstrip().startswith(("[", '"')):
         return [parse_value(part) for part in text.split(",")]
-    for number in (int, float):  # what JSON does not take for one: 010, .5, 1., nan
+    for number in (int, float):  # numbers that JSON does not take: 010, .5, 1., nan
         try:
             return number(text)
         except ValueError:

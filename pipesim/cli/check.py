@@ -1,4 +1,4 @@
-"""The command `pipesim check`: what a schedule file holds, or everything that is wrong with it."""
+"""The command `pipesim check`: the content of a schedule file, or all its faults."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipesim.schedules.order.schedule import Schedule
     from pipesim.schedules.program.program import Program
 
-MOST_OPS = 20_000  # of a file for which all protocols are tried
+MOST_OPS = 20_000  # in a file up to which all protocols are tried
 SHOWN = 50  # faults on the screen; in JSON there are all of them
 
 
@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
 
 
 def check_command(arguments: Namespace) -> None:
-    """Print what a schedule file holds; its faults are an error, and so is an order that hangs."""
+    """Print the content of a schedule file; faults are an error, and so is an order that hangs."""
     from pipesim.engine.graph.deadlock import check_deadlock
     from pipesim.files.schedule_csv.fault_grid import fault_grid
     from pipesim.files.schedule_csv.read import read_torch_schedule
@@ -79,7 +79,7 @@ def check_command(arguments: Namespace) -> None:
 
 
 def _check_ending(path: str) -> None:
-    """Check that a file may hold a schedule: else every line of it would be a fault.
+    """Check that a file's ending may be that of a schedule: else every line would be a fault.
 
     A file without an ending may be a pipe.
     """
@@ -95,7 +95,7 @@ def _check_ending(path: str) -> None:
 def _with_cells(
     error: DeadlockError, program: "Program", actions: "Actions", path: str
 ) -> DeadlockError:
-    """Return a deadlock told with the cells of the file at which the ranks stand."""
+    """Return a deadlock error that names the cells of the file at which the ranks stand."""
     from pipesim.files.schedule_csv.schedule_file import place_text
 
     head, *lines = str(error).splitlines()
@@ -122,9 +122,9 @@ def _cells(program: "Program", actions: "Actions") -> "list[IntArray] | None":
 
 
 def _protocols(schedule: "Schedule", capacity: int | None, protocol: str) -> str:
-    """Return under which protocols the order hangs; of a large file only for the one asked for.
+    """Return a text line for each protocol: whether the order hangs; one line for large orders.
 
-    Under that `protocol` it is known to go on.
+    That line is for `protocol`, under which the order is known to go on.
     """
     from pipesim.engine.graph.deadlock import check_deadlock
     from pipesim.schedules.program.lowering import PROTOCOLS, lower
@@ -186,7 +186,7 @@ def _per_rank(schedule: "Schedule") -> list[dict[str, int]]:
 def _as_plain_values(
     file: "ScheduleFile", hang: DeadlockError | None, cells: "list[IntArray] | None" = None
 ) -> dict[str, Any]:
-    """Return the whole as plain values; rows and cells count from 1, ranks from 0."""
+    """Return the report as plain values for JSON; rows and cells from 1, ranks from 0."""
     values: dict[str, Any] = {
         "file": file.path,
         "valid": file.schedule is not None and hang is None,

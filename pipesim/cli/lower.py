@@ -37,12 +37,12 @@ def add(commands: Commands) -> None:
 
 
 def lower_command(arguments: Namespace) -> None:
-    """Print what each rank does in order, its sends and receives among its ops.
+    """Print the instructions of every rank in order, its sends and receives among its ops.
 
     Raises
     ------
     DeadlockError
-        If the instructions hang; what comes about before is printed first.
+        If the instructions hang; those that are reached are printed first.
     """
     from pipesim.config.read import read_config
     from pipesim.engine.graph.deadlock import deadlock_error

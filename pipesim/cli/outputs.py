@@ -1,4 +1,4 @@
-"""What commands write and print, and the progress they show."""
+"""Output of the commands: files, JSON and a progress bar."""
 
 import json
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_output(flag: str, path: str | None, endings: tuple[str, ...]) -> None:
-    """Check, before anything is run, that a file can be written as asked for.
+    """Check, before anything is run, that an output file can be written.
 
     Raises
     ------
@@ -66,12 +66,12 @@ def write_gantt(
 
 
 def read_window(text: str | None, path: str | None) -> tuple[float, float] | None:
-    """Return begin and end [ms] of the part of a run that a page is to show.
+    """Return begin and end [ms] of the window of a run that a page is to show.
 
     Raises
     ------
     ValueError
-        If they are no two numbers of which the second is larger, or it is not for a page.
+        If the text is not two numbers, the second larger, or the file is no page.
     """
     if text is None:
         return None
@@ -87,14 +87,14 @@ def read_window(text: str | None, path: str | None) -> tuple[float, float] | Non
 
 
 def tell(path: str) -> None:
-    """Say on standard error that a file was written."""
+    """Print on standard error that a file was written."""
     print(f"wrote {path}", file=sys.stderr)
 
 
 class ProgressBar:
     """A bar on standard error, for work of over a second or so, and only on a terminal.
 
-    It is the progress hook of whatever takes long: called with what is done and what there is.
+    It is a progress hook: called with the amount of work done and the amount in all.
     """
 
     def __init__(self, unit: str) -> None:
@@ -103,7 +103,7 @@ class ProgressBar:
         self.bar = tqdm(unit=unit, unit_scale=True, disable=None, leave=False, delay=1.0)
 
     def __call__(self, done: int, total: int) -> None:
-        """Show so much of the work as done; less than before is the next piece of work."""
+        """Show the amount of work done; if it is less than before, a next piece of work begins."""
         if done < self.bar.n:
             self.bar.reset()
         self.bar.total = total

@@ -131,7 +131,7 @@ def profile_command(arguments: Namespace) -> None:
 
 
 def _measured(arguments: Namespace) -> "tuple[LayerProfile, list[str]]":
-    """Return the profile, and what was warned of meanwhile."""
+    """Return the measured layer profile, and the texts of the warnings."""
     from pipesim.runtime import profile_layers
 
     model, sample, loss_fn, targets = _made(arguments)
@@ -154,7 +154,7 @@ def _measured(arguments: Namespace) -> "tuple[LayerProfile, list[str]]":
 
 
 def _made(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
-    """Return the model, the micro-batch to measure it with, the loss and its targets, or None."""
+    """Return the model, its micro-batch, and the loss and its targets or None, all checked."""
     from torch import nn
 
     model, sample, loss_fn, targets = _parts(arguments.factory)
@@ -182,7 +182,7 @@ def _made(arguments: Namespace) -> tuple[Any, Any, Any, Any]:
 
 
 def _parts(path: str) -> tuple[Any, Any, Any, Any]:
-    """Return the model, micro-batch, loss and targets that a factory gives, or None for each."""
+    """Return the model, micro-batch, loss and targets of a factory; None for those not given."""
     from torch import nn
 
     made = found = _found(path)
@@ -191,7 +191,7 @@ def _parts(path: str) -> tuple[Any, Any, Any, Any]:
             made = found()
         except (Exception, SystemExit) as error:
             raise _failed(path, error) from error
-    # Two modules are two layers, for no micro-batch is a module.
+    # A tuple with a module in second place is a list of layers: no micro-batch is a module.
     if isinstance(made, tuple) and 2 <= len(made) <= 4 and not isinstance(made[1], nn.Module):
         model, sample, loss_fn, targets = (*made, None, None)[:4]
         return model, sample, loss_fn, targets
@@ -199,7 +199,7 @@ def _parts(path: str) -> tuple[Any, Any, Any, Any]:
 
 
 def _found(path: str) -> Any:
-    """Return what MODULE:NAME names."""
+    """Return the function or class that MODULE:NAME names."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise ValueError(f"{path!r} names no model: write MODULE:NAME, such as mymodel:build")
@@ -224,7 +224,7 @@ def _found(path: str) -> Any:
 
 
 def _failed(path: str, error: BaseException) -> ConfigError:
-    """Return the error of a user's module, with the last line of it that is the user's."""
+    """Return the error of a user's module, with the last line of the user's own code in it."""
     frames = extract_tb(error.__traceback__)
     libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
     own = [frame for frame in frames[1:] if not frame.filename.startswith((*libraries, "<"))]
@@ -234,7 +234,7 @@ def _failed(path: str, error: BaseException) -> ConfigError:
 
 
 def _random(arguments: Namespace, modules: Sequence[Any]) -> Any:
-    """Return a micro-batch of random numbers, always the same, where the model is."""
+    """Return a micro-batch of random numbers, always the same, on the model's device."""
     import torch
 
     try:

@@ -154,7 +154,7 @@ def run_command(arguments: Namespace) -> None:
     overrides |= dict(assignment(f"run.options.{text}") for text in arguments.option)
     typed = overrides.get("run.schedule")
     if arguments.config is not None and is_schedule_file(typed):
-        # In a config it is relative to the config; typed, to where it is typed.
+        # A path in a config is relative to the config; a typed one, to the current folder.
         overrides["run.schedule"] = os.path.abspath(typed)
     overrides |= dict(map(assignment, arguments.set))
     if arguments.config is None:

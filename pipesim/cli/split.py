@@ -78,7 +78,7 @@ def split_command(arguments: Namespace) -> None:
     options = pipeline_options(sections, path)
     training = training_of(sections)
     how = run_options(sections)
-    for own_choice in ("engine", "memory_limit"):  # the same numbers, sooner; shown beside
+    for own_choice in ("engine", "memory_limit"):  # the replay engine is used; memory is shown
         del how[own_choice]
 
     try:

@@ -78,7 +78,7 @@ def add(commands: Commands) -> None:
 def sweep_command(arguments: Namespace) -> None:
     """Run a config for every combination of its axes, print the table, write it and plot it.
 
-    A page has the chart of every point: for it they are run once more, op by op.
+    A page has the chart of every point, for which the points are run once more, op by op.
     """
     from pipesim.config.rules import unknown
     from pipesim.studies.sweep.journal import journal_path
@@ -161,7 +161,7 @@ def _print(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None
 
 
 def _points(rows: "pd.DataFrame", table: "pd.DataFrame", axes: list[str]) -> str:
-    """Return how many some rows of a table are, and on which values of axes they all lie."""
+    """Return the number of some rows as text, with the values of axes that they share."""
     shared = [
         f"{axis} = {rows[axis].iloc[0]}"
         for axis in axes
@@ -172,7 +172,7 @@ def _points(rows: "pd.DataFrame", table: "pd.DataFrame", axes: list[str]) -> str
 
 
 def _plotted(axes: dict[str, int]) -> list[str]:
-    """Return the axes that a picture is about: those with several values, but for draws."""
+    """Return the axes that a picture shows: those with several values, but for draws."""
     from pipesim.studies.sweep.imbalance import DRAW
 
     return [key for key, count in axes.items() if count > 1 and key != DRAW]
@@ -189,9 +189,10 @@ def _write_page(table: "pd.DataFrame", overrides: dict[str, Any], arguments: Nam
 
 
 def _plot(table: "pd.DataFrame", axes: list[str], arguments: Namespace) -> None:
-    """Plot a sweep along one axis; the others tell the curves apart, but for a zip.
+    """Plot a sweep along one axis, with a curve for each point of the other axes.
 
-    Or, as a heat map, over two. Of the draws of random stages the mean is shown.
+    A zip has a single curve. With --heat, it is a heat map over two axes. The draws of random
+    stages are shown by their mean.
     """
     from pipesim.plot import heat_map, lines, save
     from pipesim.studies.sweep.imbalance import DRAW

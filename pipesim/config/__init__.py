@@ -1,1 +1,1 @@
-"""A config document -> pipeline and run, with every fault at once."""
+"""Config documents: their pipelines and runs, or all their faults at once."""

@@ -1,4 +1,4 @@
-"""The axes of a sweep: how each spells out its values.
+"""The axes of a sweep, and the forms in which their values are written.
 
     [sweep.axes]
     "run.schedule" = ["gpipe", "1f1b"]                       the values themselves
@@ -10,9 +10,9 @@
     "stages.forward_ms[3],stages.backward_ms[3]" = [[1, 2], [2, 4]]          several keys as one
     imbalance = {spread = [0, 0.1, 0.3], draws = 100}        see `pipesim.studies.sweep.imbalance`
 
-With `size` each draw is a list of so many values, one a stage for example. Draw number n goes by
-(seed, key, n) alone: not by the order of the axes, nor by how many draws there are. The seed is 0
-by default. Values that their key does not allow, such as negative costs, stay as they are drawn.
+With `size` each draw is a list of that length, one value a stage for example. Draw number n depends
+on (seed, key, n) alone: not on the order of the axes, nor on the number of draws. The seed is
+0 by default. Values that their key does not allow, such as negative costs, stay as they are drawn.
 """
 
 import math
@@ -59,7 +59,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """An axis of random values: `draws` times one of a law, or with `size` a list of them."""
+    """An axis of random values: `draws` samples of a law, or with `size` lists of samples."""
 
     key: str
     law: str
@@ -76,7 +76,7 @@ class Draws:
 
     @property
     def rows(self) -> tuple[tuple[Any, ...], ...]:
-        """One value or list a draw."""
+        """The rows of the axis: one value, or one list of values, a draw."""
         entropy = self.seed, crc32(self.key.encode())
         values = []
         for number in range(self.draws):
@@ -105,7 +105,7 @@ class Imbalance:
 
     @property
     def rows(self) -> tuple[tuple[Any, ...], ...]:
-        """The values of both columns, the second the faster."""
+        """The rows of the axis: values of both columns, the second varying faster."""
         slow: Sequence[Any] = self.spreads or self.stages
         fast: Sequence[Any] = range(self.draws) if self.spreads else self.factors
         return tuple((a, b) for a in slow for b in fast)
@@ -115,7 +115,7 @@ Axis: TypeAlias = Values | Draws | Imbalance
 
 
 def read_axis(key: str, written: Any, faults: Faults) -> Axis:
-    """Return the axis under a key; what is wrong with it goes to `faults`, with its place."""
+    """Return the axis under a key; its faults are added to `faults`, each with its place."""
     place = f'."{key}"'
     nothing = Values((key,), ())
     if key == IMBALANCE:
@@ -134,7 +134,7 @@ def read_axis(key: str, written: Any, faults: Faults) -> Axis:
 
 
 def _listed(key: str, written: list[Any], place: str, faults: Faults) -> Values:
-    """Return the values of one key, or of several with commas between, one list each."""
+    """Return the axis of listed values: of one key, or of several keys with one list each."""
     keys = tuple(part.strip() for part in key.split(","))
     if len(keys) == 1:
         return Values(keys, tuple((value,) for value in written))
@@ -147,7 +147,7 @@ def _listed(key: str, written: list[Any], place: str, faults: Faults) -> Values:
 
 
 def _spaced(written: Any, place: str, faults: Faults) -> list[float] | None:
-    """Return evenly spaced values; None if they are none, and a fault then."""
+    """Return evenly spaced values; None, with a fault added, if `written` gives none."""
     ((name, ends),) = written.items()
     good = isinstance(ends, list) and len(ends) == 3 and all(map(is_number, ends[:2]))
     if not (good and _is_count(ends[2])):
@@ -162,7 +162,7 @@ def _spaced(written: Any, place: str, faults: Faults) -> list[float] | None:
 
 
 def _tidy(points: Any, whole: bool) -> list[float]:
-    """Return points as numbers; between whole ends those that are whole serve as counts too."""
+    """Return points as numbers; if both ends are whole, whole points are ints, to be counts."""
     rounded = [round(float(point)) for point in points]
     return [
         near if whole and math.isclose(point, near, rel_tol=1e-12) else float(point)
@@ -171,7 +171,7 @@ def _tidy(points: Any, whole: bool) -> list[float]:
 
 
 def _draws(key: str, written: dict[str, Any]) -> Draws | None:
-    """Return the random axis that a table tells of, None if it is none."""
+    """Return the axis of random values in a table; None if it gives none."""
     law = next((name for name in LAWS if name in written), None)
     if law is None or not written.keys() <= {law, "draws", "seed", "size"}:
         return None
@@ -194,7 +194,7 @@ def _lognormal(random: np.random.Generator, mean: float, deviation: float, size:
 
 
 def _imbalance(written: Any, place: str, faults: Faults) -> Imbalance | None:
-    """Return the axis of unequal stages; None if it is none, and a fault then."""
+    """Return the axis of unequal stages; None, with a fault added, if `written` gives none."""
     table = written if isinstance(written, dict) else {}
     if table.keys() == {"stage", "factor"}:
         stages, factors = _numbers(table["stage"]), _numbers(table["factor"])
@@ -214,7 +214,7 @@ def _imbalance(written: Any, place: str, faults: Faults) -> Imbalance | None:
 
 
 def _numbers(written: Any) -> list[float]:
-    """Return one number, some, or evenly spaced ones as a list; empty if they are none."""
+    """Return a number, a list of numbers or evenly spaced ones as a list; empty for others."""
     if isinstance(written, dict) and len(written) == 1 and next(iter(written)) in SPACES:
         return _spaced(written, "", []) or []
     values = written if isinstance(written, list) else [written]

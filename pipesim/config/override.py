@@ -46,7 +46,7 @@ def override(document: Document, name: str, overrides: Mapping[str, Any]) -> Doc
 
 
 def written_out(document: Document, key: str) -> Document:
-    """Return a document in which the value that a key is an element of is a list.
+    """Return a document in which the value that a key indexes is written out as a list.
 
     A number, or a mode of recompute, that holds for all stages, ranks, boundaries or replicas is
     written out once for each, if the document says how many there are; so is the default of a key
@@ -72,7 +72,7 @@ def written_out(document: Document, key: str) -> Document:
 
 
 def _count(document: Document, section: str) -> int | None:
-    """Return how many values a section has: of its stages, ranks, boundaries or replicas.
+    """Return the number of stages, ranks, boundaries or replicas that a section has values for.
 
     None if the document does not say.
     """

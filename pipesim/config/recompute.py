@@ -1,4 +1,4 @@
-"""What recomputes, as a config says it: one mode for all, one a stage, or a table by layers."""
+"""Recomputation in a config: one mode for all stages, one a stage, or a table by layers."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -18,14 +18,14 @@ def recomputing_pipeline(pipe: Pipeline, modes: Any) -> Pipeline:
 
 
 def recomputing_layers(profile: LayerProfile, modes: Any, name: str) -> LayerProfile:
-    """Return a profile whose layers recompute, where that goes without the split.
+    """Return a profile whose layers recompute, by the modes that do not depend on the split.
 
-    What goes by stage is for `recomputing_split`.
+    Modes by stage are for `recomputing_split`.
 
     Raises
     ------
     ConfigError
-        If there is no such layer, or the profile does not give what a mode goes by.
+        If there is no such layer, or the profile lacks the costs that a mode depends on.
     """
     if isinstance(modes, str):
         return _each(profile, [("", range(len(profile)), modes)], name)
@@ -38,14 +38,14 @@ def recomputing_layers(profile: LayerProfile, modes: Any, name: str) -> LayerPro
 def recomputing_split(
     profile: LayerProfile, modes: Any, split: Sequence[int], name: str
 ) -> LayerProfile:
-    """Return a profile whose layers recompute as the stages do that they are to be on.
+    """Return a profile whose layers recompute by the modes of the stages of a split.
 
     A split that does not fit the profile leaves it as it is.
 
     Raises
     ------
     ConfigError
-        If the profile does not give what a mode goes by.
+        If the profile lacks the costs that a mode depends on.
     """
     if not isinstance(modes, list) or sum(split) != len(profile):
         return profile

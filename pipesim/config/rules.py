@@ -1,6 +1,6 @@
-"""What must hold between the keys of a config: known names, lengths that fit, no contradictions.
+"""Faults between the keys of a config: unknown names, lengths that do not fit, contradictions.
 
-Values that have faults of their own already are passed over.
+Values that have faults of their own are passed over.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +21,7 @@ from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.program.lowering import PROTOCOLS
 
 SWEEP_MODES = ("product", "zip")
-OR_A_FILE = "or the path of a .csv file"  # what names of schedules are known beside
+OR_A_FILE = "or the path of a .csv file"  # beside the names of known schedules
 
 
 def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -> Iterator[str]:
@@ -52,12 +52,12 @@ def contradictions(sections: Sections, schedules: Iterable[str] | None = None) -
 
 
 def unknown(key: str, value: str, known: Iterable[str], also: str = "") -> str:
-    """Return the fault of a name that is none of the known ones."""
+    """Return the fault of an unknown name, with a hint at the known ones."""
     return f"{key}: {value!r} is unknown; {hint(value, known, also)}"
 
 
 def unknown_schedule(key: str, value: Any) -> str | None:
-    """Return the fault of a schedule that is neither known nor a file; None if it has none."""
+    """Return the fault of a schedule that is neither known nor a file; None for any other."""
     if not isinstance(value, str) or value in FAMILIES or is_schedule_file(value):
         return None
     return unknown(key, value, FAMILIES, OR_A_FILE)
@@ -96,7 +96,7 @@ def _pointless_limit(sections: Sections) -> Iterator[str]:
 
 
 def _strange_run(sections: Sections, own_schedule: bool) -> Iterator[str]:
-    """Yield what does not go together with a schedule by name, or with one from a file."""
+    """Yield the faults of micro-batches and options for a schedule by name or from a file."""
     run = sections.run
     if not isinstance(run, RunSection):
         return
@@ -122,7 +122,7 @@ def _values(section: Any) -> dict[str, Any]:
 
 
 def _stage_count(sections: Sections) -> int | None:
-    """Return the number of stages that a config means, None if that is not clear."""
+    """Return the number of stages in a config; None if that is not clear."""
     ranks: int | None = _good(sections.devices, "ranks")
     if sections.layers is not None:
         return layer_stages(sections)
@@ -134,9 +134,9 @@ def _stage_count(sections: Sections) -> int | None:
 
 
 def layer_stages(sections: Sections) -> int | None:
-    """Return into how many stages the layers are split, None if that is not clear.
+    """Return the number of stages that the layers are split into; None if that is not clear.
 
-    As many as the split has counts; by a method's name as many a rank as the schedule takes.
+    As many as the split has counts; if it is a method's name, the schedule's chunks on each rank.
     """
     listed = length(getattr(sections.layers, "split", None))
     ranks: int | None = _good(sections.devices, "ranks")
@@ -196,7 +196,7 @@ def _row_lengths(microbatches: int | None, lists: Mapping[str, Any]) -> Iterator
 
 
 def _placement(sections: Sections, count: int) -> Placement | str:
-    """Return where the stages live, or what is wrong with that."""
+    """Return the placement of the stages, or its fault as text."""
     devices = sections.devices
     name, ranks = _good(devices, "placement"), _good(devices, "ranks")
     try:

@@ -1,4 +1,4 @@
-"""A config -> its run, or its whole step."""
+"""The simulated run of a config, or its whole step."""
 
 from collections.abc import Callable
 from functools import partial
@@ -48,7 +48,7 @@ def simulate_step_config(config: Config, progress: Progress | None = None) -> St
 
 
 def run_options(sections: Sections) -> dict[str, Any]:
-    """Return what the section [run] says of the way to run, as `simulate` takes it."""
+    """Return the keyword arguments of `simulate` that the section [run] gives."""
     names = ("engine", "protocol", "queue_capacity", "eager_limit_bytes", "memory_limit")
     return {name: getattr(sections.run, name) for name in names}
 

@@ -1,4 +1,4 @@
-"""The sections [training] and [batch]: how it is trained, and on how many samples a step."""
+"""The sections [training] and [batch]: replicas and optimizer, and the samples of a step."""
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -11,7 +11,7 @@ from pipesim.pipeline.training import Training
 
 
 def training_of(sections: Sections) -> Training | None:
-    """Return what the section [training] of a good config says; None where there is none.
+    """Return the training of a config without faults; None without a section [training].
 
     Raises
     ------
@@ -26,13 +26,13 @@ def training_of(sections: Sections) -> Training | None:
 
 
 def held(sections: Sections, pipe: Pipeline) -> Pipeline:
-    """Return a config's pipeline with what its ranks hold as it is trained."""
+    """Return a config's pipeline with the bytes that its ranks hold in its training."""
     training = training_of(sections)
     return pipe if training is None else training.holding(pipe)
 
 
 def batch_of(sections: Sections) -> BatchSizes | None:
-    """Return the batch of a config whose `with_batch` has been filled in; None without one."""
+    """Return the batch sizes of a config completed by `with_batch`; None without a batch."""
     batch, m, training = sections.batch, sections.run.microbatches, sections.training
     if batch is None:
         return None
@@ -41,7 +41,7 @@ def batch_of(sections: Sections) -> BatchSizes | None:
 
 
 def with_batch(sections: Sections) -> tuple[Sections, list[str]]:
-    """Return sections in which the section [batch] has given what was left out, and its faults.
+    """Return sections completed by the sizes in the section [batch], and the faults of these.
 
     Any three of the two sizes, run.microbatches and training.replicas give the fourth; where
     two are left out, replicas among them, there is one replica.
@@ -71,7 +71,7 @@ def with_batch(sections: Sections) -> tuple[Sections, list[str]]:
 
 
 def training_faults(sections: Sections, stages: int, ranks: int) -> Iterator[str]:
-    """Yield what does not go together with the section [training]."""
+    """Yield the faults between the section [training] and the other sections."""
     training = sections.training
     if not isinstance(training, TrainingSection):
         return

@@ -1,7 +1,7 @@
 """The values that a config may hold, each checked strictly, with the place of every fault.
 
 A number as text, 4.7 for a count, a NaN: each is a fault and never converted. A value with
-faults is replaced by Bad, so that all faults of a config are found before any is told.
+faults is replaced by Bad, so that all faults of a config are found before any is reported.
 """
 
 import re
@@ -43,7 +43,7 @@ Faults = list[tuple[str, str]]  # places inside a value, such as `[3]`, and what
 
 @dataclass(frozen=True)
 class Bad:
-    """Stands for a value that cannot be used, until all faults of a config are known."""
+    """The place of a value that cannot be used, until all faults of a config are known."""
 
     faults: tuple[tuple[str, str], ...]
     value: Any = None
@@ -64,7 +64,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def is_none(value: Any) -> bool:
-    """Say whether a value stands for nothing: null, or the text none, as TOML has no null."""
+    """Return whether a value means none: null, or the text none, as TOML has no null."""
     return value is None or value == "none"
 
 
@@ -107,7 +107,7 @@ def _check(value: Any, kind: Kind, place: str, faults: Faults) -> Any:
 
 
 def _hook(check: Callable[[Any, Faults], Any]) -> Hook:
-    """Return a hook that hands on what a check returns, or Bad with the faults it found."""
+    """Return a hook that gives the result of a check, or Bad with the faults that it found."""
 
     def structure(value: Any, _: type) -> Any:
         faults: Faults = []
@@ -162,7 +162,7 @@ def _by_pair(kind: Kind) -> Hook:
 
 
 def _layer_modes(value: Any, faults: Faults) -> Any:
-    """Return a mode, or one a stage, or of a table {"0..15": mode} a list of (layers, mode)."""
+    """Return one mode, a mode a stage, or (layers, mode) for each row of {"0..15": mode}."""
     if not isinstance(value, dict):
         return _walk(value, LAYER_MODE, 1, "", faults)
     modes: list[tuple[range, Any]] = []

@@ -1,19 +1,19 @@
-"""What an engine hands back, and the span table that people work with.
+"""The result of an engine, `Spans`, and the span table made from it.
 
 One row a span, sorted by (start, end, replica, rank, resource, position in the order):
 
-    rank        int32     that ran it; of a link row, the rank that sent
+    rank        int32     rank that ran it; for a link row, the rank that sent
     resource    category  compute; link; exchange, the rank itself held by a transfer that blocks;
-                          network, of a rank, on which its collectives go one after the other
-    stage       int32     of a receive the one that receives
+                          network of a rank, on which its collectives go one after the other
+    stage       int32     stage of the op; for a receive, the one that receives
     chunk       int32     local index of the stage on its rank
-    microbatch  int32     -1 of the rows of a step's end
-    slice       int32     of the micro-batch along the sequence; 0 where nothing is sliced
+    microbatch  int32     -1 for the rows of a step's end
+    slice       int32     slice of the micro-batch along the sequence; 0 if it is not sliced
     kind        category  F, B, I, W, R; SEND_F (an activation), SEND_B (a gradient); RECV_F,
                           RECV_B; at a step's end REDUCE, TIED (gradients), OPTIMIZER, GATHER
                           (parameters)
-    group       int32     of the two rows of an overlapped pair, or of the transfers that a rank
-                          starts together; -1 of all others
+    group       int32     number of an overlapped pair's two rows, or of the transfers that a rank
+                          starts together; -1 for all others
     ready       float64   all inputs are there (0 for a source); link: its op has ended; exchange:
                           its start; network: this rank is ready, others may not be
     start, end  float64   [ms]; a link row runs from departure to arrival, an exchange from when
@@ -58,19 +58,20 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """When every op of a schedule ran and when its output travelled; arrays (ops,) [ms].
+    """The times of every op of a schedule and of its output's message; arrays (ops,) [ms].
 
     Parameters
     ----------
     ready
-        All inputs of the op are there; 0 for a source.
+        Time at which all inputs of the op are there; 0 for a source.
     start, end
-        Of the op.
+        Start and end of the op.
     departure, arrival
-        Of the message with its output; NaN where it sends none to another rank.
+        Departure and arrival of the message with its output; NaN if it sends none to another
+        rank.
     enter, leave
-        When a rank comes to an instruction of transfers and when it goes on, arrays
-        (instructions,); NaN for those that compute. Empty where transfers are no instructions.
+        Times at which a rank comes to an instruction of transfers and goes on, arrays
+        (instructions,); NaN for those that compute. Empty if transfers are no instructions.
     """
 
     ready: FloatArray
@@ -88,7 +89,7 @@ class Spans:
 
 
 def span_table(program: Program, spans: Spans) -> "pd.DataFrame":
-    """Return the trace of a run: one row a span, columns as above."""
+    """Return the span table of a run: one row a span, columns as above."""
     import pandas as pd
 
     schedule = program.order
@@ -99,7 +100,7 @@ def span_table(program: Program, spans: Spans) -> "pd.DataFrame":
     )
     instruction, message = program.instruction_of_item[item], program.number[item]
     receives = program.action[item] == RECV
-    # The op whose stage a row names, and the op whose message it is.
+    # The op whose stage a row has, and the op whose message it is.
     named = np.concatenate([op, sending, np.where(receives, program.consumer[message], message)])
     carried = np.concatenate([op, sending, message])
     resource = np.repeat(np.arange(3), [len(op), len(sending), len(item)])
@@ -138,7 +139,7 @@ def span_table(program: Program, spans: Spans) -> "pd.DataFrame":
 
 
 def _groups(schedule: Schedule, instruction: IntArray) -> IntArray:
-    """Return a number for the items of every instruction that has several, -1 for the others."""
+    """Return the group of each item: a number if its instruction has several items, else -1."""
     _, which, count = np.unique(instruction, return_inverse=True, return_counts=True)
     several = count > 1
     numbers = np.where(several, int(schedule.group.max()) + np.cumsum(several), -1)
@@ -147,7 +148,7 @@ def _groups(schedule: Schedule, instruction: IntArray) -> IntArray:
 
 
 def category(codes: npt.NDArray[Any], names: Sequence[str]) -> "pd.Categorical":
-    """Return codes with their names, as a column of a table."""
+    """Return codes as a categorical column with these names."""
     import pandas as pd
 
     return pd.Categorical.from_codes(codes.astype(np.int8), categories=list(names))

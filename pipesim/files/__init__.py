@@ -1,1 +1,1 @@
-"""Files <-> nouns and plain tables, one format a file, and nothing else."""
+"""Reading and writing files: configs, layer profiles, schedules, tables and traces."""

@@ -1,4 +1,4 @@
-"""Config files, TOML, YAML or JSON: text <-> a plain table, and setting one key of it."""
+"""Config files in TOML, YAML or JSON as plain tables, and setting one key of such a table."""
 
 import json
 import re
@@ -17,12 +17,12 @@ _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\.?\"([^\"]+)\"|\[(\d+)\]")
 
 
 def read_document(path: str | PathLike[str]) -> Document:
-    """Return the table in a .toml, .yaml, .yml or .json file.
+    """Return the config document in a .toml, .yaml, .yml or .json file.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read, is malformed, says a key twice, or holds no table.
+        If the file cannot be read, is malformed, has a key twice, or holds no table.
     """
     file = Path(path)
     parsers: dict[str, Callable[[str], Any]] = {
@@ -49,7 +49,7 @@ def read_document(path: str | PathLike[str]) -> Document:
 
 
 def set_key(document: Document, key: str, value: Any) -> Document:
-    """Return the table with one key set: `stages.forward_ms[3]`, `links.latency_ms."0->1"`.
+    """Return a copy with one key set: `stages.forward_ms[3]`, `links.latency_ms."0->1"`.
 
     The table given stays as it is.
 
@@ -58,7 +58,7 @@ def set_key(document: Document, key: str, value: Any) -> Document:
     Raises
     ------
     ValueError
-        If the key is malformed, or indexes what is not a list or not that long.
+        If the key is malformed, or indexes a value that is not a list, or a list beyond its end.
 
     Examples
     --------

@@ -26,7 +26,7 @@ def read_layers(path: str | PathLike[str]) -> LayerProfile:
     Raises
     ------
     ConfigError
-        If the file cannot be read or is no such table; the message names the file.
+        If the file cannot be read or holds no such table; the message names the file.
     """
     import pandas as pd
 
@@ -82,9 +82,9 @@ def write_layers(profile: LayerProfile, path: str | PathLike[str]) -> None:
 
 
 def _numbers(column: "pd.Series") -> "pd.Series":
-    """Return a column of amounts with its numbers as numbers.
+    """Return a column with its texts of numbers as numbers, if it is one of amounts or sizes.
 
-    Where one cell holds a text pandas makes texts of all.
+    pandas reads every cell of a column as text where one of them is no number.
     """
     import pandas as pd
 

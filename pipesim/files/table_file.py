@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_table_file(path: str | PathLike[str]) -> None:
-    """Check that a table can be written to a file of this name, before there is one.
+    """Check that a table can be written to a file of this name, before there is a table.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Curves over a sweep: any number, and the bubble next to its closed form."""
+"""Curves over a sweep: any of its numbers, and the bubble beside its closed form."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ WORDS = {
 def bubble(
     table: "pd.DataFrame", x: str, ax: Axes | None = None, *, by: Sequence[str] = ()
 ) -> Axes:
-    """Return the Axes with the measured bubble fraction over one column, one curve a group.
+    """Return the Axes with the measured bubble fraction over one column, one curve a group of rows.
 
     Curves with marks are simulated; dashed lines are the closed form for equal stages.
 
@@ -36,7 +36,7 @@ def bubble(
     x
         The column that grows: micro-batches, an imbalance factor.
     ax
-        Where to draw; by default on a new figure.
+        The Axes to draw on; by default those of a new figure.
     by
         The columns that tell the curves apart; by default there is one curve.
 
@@ -59,19 +59,19 @@ def bubble(
 def lines(
     table: "pd.DataFrame", x: str, y: str, ax: Axes | None = None, *, by: Sequence[str] = ()
 ) -> Axes:
-    """Return the Axes with one column of a sweep over another, one curve a group.
+    """Return the Axes with one column of a sweep over another, one curve a group of rows.
 
-    A bubble fraction gets its closed form as a dashed line. What all rows have in common of
-    schedule, ranks and microbatches, beside x and `by`, is the title.
+    A bubble fraction gets its closed form as a dashed line. The title has the schedule, ranks and
+    microbatches that all rows share, if they are not x or in `by`.
 
     Parameters
     ----------
     table
         One row a run.
     x, y
-        Columns along and up.
+        Columns of the horizontal and the vertical axis.
     ax
-        Where to draw; by default on a new figure.
+        The Axes to draw on; by default those of a new figure.
     by
         The columns that tell the curves apart; by default there is one curve.
 

@@ -1,4 +1,4 @@
-"""A number over two axes of a sweep, as shades of one colour."""
+"""Heat maps: a number over two axes of a sweep, as shades of one colour."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAP = "Blues"  # light to dark of one hue: larger is darker in print without colour, too
-MOST_WRITTEN = 150  # cells; in more of them the numbers could not be read
+MOST_WRITTEN = 150  # cells; with more, numbers in them could not be read
 EVEN = 1e-6  # relative; steps this close count as equal
 
 
@@ -23,20 +23,20 @@ def heat_map(table: "pd.DataFrame", x: str, y: str, value: str, ax: Axes | None 
 
     Larger is darker. In few cells the numbers are written, too; a cell without a number, such as
     that of a point that failed, is left white and crossed out. Values that are spaced
-    geometrically get a logarithmic axis; others than numbers, and numbers that are spaced
-    neither way, cells of equal size. What all rows have in common of schedule, ranks and
-    microbatches is the title.
+    geometrically get a logarithmic axis; values that are no numbers, and numbers that are spaced
+    neither way, get cells of equal size. The title has the schedule, ranks and microbatches that
+    all rows share.
 
     Parameters
     ----------
     table
         One row a run, at most one for each pair of values.
     x, y
-        Columns along and up.
+        Columns of the horizontal and the vertical axis.
     value
         The column to show.
     ax
-        Where to draw; by default on a new figure.
+        The Axes to draw on; by default those of a new figure.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def _are_numbers(values: "pd.Series") -> bool:
 def _spacing(
     values: list[object],
 ) -> tuple[str, FloatArray, FloatArray]:
-    """Return the scale of an axis, and where the cells of its values have centres and edges."""
+    """Return the scale of an axis, and the centres and the edges of the cells of its values."""
     count = len(values)
     if count > 1 and all(isinstance(value, int | float | np.number) for value in values):
         centres = np.array(values, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""What each stage holds over time, one row a stage."""
+"""Micro-batches in flight on each stage over time, or their bytes, one row a stage."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,14 +15,14 @@ UNITS = {"microbatches": "in_flight", "bytes": "stash_bytes"}
 def in_flight(run: Run, ax: Axes | None = None, *, unit: str = "microbatches") -> Axes:
     """Return the Axes with the micro-batches in flight, or their bytes, on every stage.
 
-    All rows have one scale; the peak of each stands at its right.
+    All rows have the same scale; the peak of each is at its right.
 
     Parameters
     ----------
     run
         The run.
     ax
-        Where to draw; by default on a new figure.
+        The Axes to draw on; by default those of a new figure.
     unit
         "microbatches", or "bytes" of stash.
 

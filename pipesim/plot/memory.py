@@ -1,4 +1,4 @@
-"""What each rank holds over time and what it is, one row a rank."""
+"""Memory of each rank over time by what it is for, one row a rank."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LIMIT_LINE: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.0}
-HEIGHT = 0.84  # of a row that holds as much as any rank holds or any device can
+HEIGHT = 0.84  # in rows, of the largest memory held or the largest memory of a device
 
 
 def memory(run: Run, ax: Axes | None = None) -> Axes:
-    """Return the Axes with the memory of every rank over time, stacked by what it is.
+    """Return the Axes with the memory of every rank over time, stacked by what it is for.
 
-    From below: parameters, gradients, optimizer, activations. All rows have one scale; the peak
-    of each stands at its right, with the memory of its device, which is a dashed line.
+    From below: parameters, gradients, optimizer, activations. All rows have the same scale; the
+    peak of each is at its right, with the memory of its device, which is a dashed line.
 
     Parameters
     ----------
     run
         The run.
     ax
-        Where to draw; by default on a new figure.
+        The Axes to draw on; by default those of a new figure.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def memory(run: Run, ax: Axes | None = None) -> Axes:
     highest = max(*run.peak_memory, *(limit or 0 for limit in limits), 1)
     begin, end = run.spans.begin, run.spans.end.max()
     shown = [name for name in MEMORY_STYLES if run.memory[name].any()]
-    # What happens in no time would be drawn as a spike.
+    # Changes that last no time would be drawn as spikes.
     table = run.memory.drop_duplicates(["rank", "time"], keep="last")
     for rank, rows in table.groupby("rank"):
         floor = float(rank) + HEIGHT / 2
@@ -86,7 +86,7 @@ def _draw_rank(
     scale: float,
     span: tuple[float, float],
 ) -> None:
-    """Draw what one rank holds, upwards from a floor, with so much height a byte."""
+    """Draw the memory of one rank, upwards from a floor; `scale` is the height of a byte [rows]."""
     begin, end = span
     time = np.append(rows["time"], end) - begin
     base = np.zeros(len(time))

@@ -1,4 +1,4 @@
-"""What the titles of all pictures begin with: the stages, the schedule, p and m."""
+"""The titles of all pictures: the stages, the schedule, p and m, then the numbers of a run."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from pipesim.run.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-LONGEST = 48  # characters of a title that users give
+LONGEST = 48  # characters of a user's title
 
 
 def own_title(run: Run) -> str:
@@ -19,14 +19,14 @@ def own_title(run: Run) -> str:
 
 
 def order_text(run: Run) -> str:
-    """Return the schedule of a run with its numbers of ranks, stages and micro-batches."""
+    """Return the schedule of a run as text, with its ranks, stages and micro-batches."""
     order = run.schedule
     stages = "" if order.stages == order.ranks else f" ({order.stages} stages)"
     return f"{run.program.title}, p = {order.ranks}{stages}, m = {order.microbatches}"
 
 
 def run_head(run: Run) -> str:
-    """Return what was run, in a few words: the stages, the schedule, p and m.
+    """Return the head of a run's title: the stages, the schedule, p and m.
 
     Examples
     --------
@@ -39,20 +39,20 @@ def run_head(run: Run) -> str:
 
 
 def numbers_text(run: Run) -> str:
-    """Return the step of a run, its inflation and its bubble, in a few words."""
+    """Return the makespan, the inflation and the bubble of a run as text."""
     inflation = "" if run.inflation is None else f", {run.inflation:.3f} x equal stages"
     return f"{ms_text(run.makespan)}{inflation}, {bubble_text(run)}"
 
 
 def bubble_text(run: Run) -> str:
-    """Return the bubble fraction beside the closed form, where there is one."""
+    """Return the bubble fraction of a run as text, beside its closed form if it has one."""
     closed = run.closed_form
     reference = "" if closed is None else f" (closed form {closed:.1%})"
     return f"bubble {run.bubble_fraction:.1%}{reference}"
 
 
 def sweep_head(table: "pd.DataFrame", shown: Collection[str]) -> str:
-    """Return which schedule, p and m the runs of a sweep have in common, beside what is shown."""
+    """Return the schedule, p and m that all runs of a sweep share, but for the `shown` columns."""
     words = {"schedule": "{}", "ranks": "p = {}", "microbatches": "m = {}"}
     common = {name: table[name].dropna().unique() for name in words if name in {*table} - {*shown}}
     return ", ".join(

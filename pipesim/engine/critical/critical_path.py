@@ -1,10 +1,10 @@
-"""What makes a step as long as it is: its critical path, and how much later any op may end.
+"""The critical path of a run, and the slack of its ops: how much later each may end.
 
     rank 0   [0F0] 0F1                         0B0 [0B1]     [..] is on the critical path,
     rank 1         [1F0] [1B0 ] [1F1] [1B1 ]                 all else has slack
 
 An edge is tight where a node starts at the very time it waits for, but for rounding; a critical
-path is a chain of tight edges from time 0 to the last end of a compute. Transfers that are under
+path is a chain of tight edges from time 0 to the last end of a compute. Transfers under
 way when the last op ends do not count. A wait for a wire, a partner or a queue belongs to the op
 or the transfer that it waits for.
 """
@@ -29,21 +29,21 @@ ROUNDING = 1e-12  # of the makespan; sums of the same costs in another order dif
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Criticality:
-    """An event graph with its times, and how much each of them may slip.
+    """An event graph with its times and their slack.
 
     Parameters
     ----------
     graph
-        Of a program made from a schedule.
+        Event graph of a program made from a schedule.
     order
-        Its nodes such that each stands behind all that it waits for.
+        Its nodes in topological order: each after all that it waits for.
     times, slack
         Start, middle and end of every node, and how much later each may be without moving the
-        makespan; arrays (nodes, 3) [ms]. Infinite where nothing waits for it.
+        makespan; arrays (nodes, 3) [ms]. The slack is infinite if nothing waits for the time.
     makespan
         The last end of a compute [ms].
     tie
-        Times are as late as each other if they differ by no more [ms].
+        Times that differ by no more than this tie [ms].
     """
 
     graph: EventGraph
@@ -55,13 +55,13 @@ class Criticality:
 
     @property
     def computes(self) -> BoolArray:
-        """Which nodes compute, array (nodes,)."""
+        """Whether each node computes, array (nodes,)."""
         found: BoolArray = self.graph.cost_kind == DURATION
         return found
 
     @property
     def ends(self) -> BoolArray:
-        """The computes with which the step ends, array (nodes,)."""
+        """Whether each node is a compute with which the step ends, array (nodes,)."""
         found: BoolArray = self.computes & (self.makespan - self.times[:, END] <= self.tie)
         return found
 
@@ -78,13 +78,12 @@ def criticality(graph: EventGraph, workload: Workload, rounding: float = ROUNDIN
     Parameters
     ----------
     graph
-        Of a program that does not hang.
+        Event graph of a program that does not hang.
     workload
-        Its costs.
+        Costs of the program.
     rounding
-        Times are as late as each other if they differ by no more than this share of the
-        makespan. At 0, paths of the same costs in another order, such as 0.1 + 0.2 + 0.3, would
-        tie by luck only.
+        Times that differ by no more than this share of the makespan tie. At 0, paths of the same
+        costs in another order, such as 0.1 + 0.2 + 0.3, would tie by luck only.
     """
     from pipesim.engine.critical.kernels import slack_of_moments
 
@@ -102,7 +101,7 @@ def criticality(graph: EventGraph, workload: Workload, rounding: float = ROUNDIN
 def critical_edges(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
     """Return all critical paths as a graph: its nodes in topological order, offsets, awaited.
 
-    The last two are as those of an event graph, but number the nodes by their place in the first.
+    The last two are like those of an event graph, with nodes numbered by place in the first.
     """
     from pipesim.engine.critical.kernels import tight_edges
 
@@ -117,13 +116,13 @@ def critical_edges(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]
 def critical_path(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
     """Return one critical path, piece by piece: nodes, the time each is left at, and ties.
 
-    It is found from its end. Of several computes that end last, the one of the lowest rank is
-    taken; of several things that a piece waited for equally long, what its own rank did before
-    (of a transfer: the rank that sends) comes first, then the one with the lowest number, which
-    is computes before transfers, and low ranks before high ones.
+    It is found from its end. If several computes end last, the one of the lowest rank is taken.
+    If a piece waited for several things equally long, what its own rank did before (for a
+    transfer: the rank that sends) comes first, then the one with the lowest number: computes
+    before transfers, and low ranks before high ones.
 
-    A piece is an op, an overlapped pair, or a transfer that takes time; it may be left at its end
-    or, of a transfer whose wire another one waits for, at the time at which that is free. Ties
+    A piece is an op, an overlapped pair, or a transfer that takes time. The path leaves it at its
+    end or, if another transfer waits for its wire, at the time at which the wire is free. Ties
     count what else was as late: other paths, as long, branch off there. Those of the last piece
     count the other computes that end last, too.
     """
@@ -142,10 +141,10 @@ def critical_path(critical: Criticality) -> tuple[IntArray, IntArray, IntArray]:
     ties[-1] += len(ends) - 1
     node, left = moments // 3, moments % 3
     took = critical.times[node, left] > critical.times[node, START]
-    # At its start an op is left where a queue has room from then on: the op itself is not met.
+    # A path that leaves an op at its start, which makes room in a queue, does not pass the op.
     ops = critical.computes[node] & (left == END)
     piece = ops | ((graph.cost_kind[node] == TRANSFER) & took)
-    # Marks, and what takes no time, hand their ties on to the piece that follows.
+    # Nodes that are no pieces add their ties to those of the piece that follows.
     so_far = np.cumsum(ties)[piece]
     return node[piece], left[piece], np.diff(so_far, prepend=0)
 
@@ -205,7 +204,7 @@ def _awaited(graph: EventGraph) -> IntArray:
 
 
 def _homes(graph: EventGraph) -> Int32Array:
-    """Return the rank of every node, of a transfer the one that sends; array (nodes,)."""
+    """Return the rank of every node, for a transfer the one that sends; array (nodes,)."""
     program, transfers = graph.program, graph.cost_kind == TRANSFER
     home = program.rank[graph.instruction]
     home[transfers] = program.source[graph.cost_index[transfers]]

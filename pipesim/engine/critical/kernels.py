@@ -1,9 +1,8 @@
 """Compiled loops of `criticality` and `sensitivity`: passes over the edges of an event graph.
 
 Plain loops over arrays, each linear in nodes + edges, compiled by numba when they are first
-called and cached on disk. A time of a node is named by its moment, 3 x node + START, MIDDLE or END,
-as an event graph names what is waited for. Two times are as late if they differ by no more than
-`tie` [ms].
+called and cached on disk. A moment is the number of a node's time, 3 x node + START, MIDDLE or
+END, as in the edges of an event graph. Two times tie if they differ by no more than `tie` [ms].
 """
 
 import numpy as np
@@ -23,7 +22,7 @@ def slack_of_moments(
     makespan: float,
     tie: float,
 ) -> FloatArray:
-    """Return how much later each moment may be without moving the makespan, array (moments,).
+    """Return the slack of every moment without moving the makespan [ms], array (moments,).
 
     `counts` says which nodes must end within the makespan. The gap between two floats is 0 only
     if they are equal, and gaps only add up: the slack is 0 exactly on the longest paths.
@@ -55,8 +54,8 @@ def walk_back(
 ) -> tuple[IntArray, IntArray]:
     """Return the moments of one longest path to the end of a node, latest first, and ties at each.
 
-    Of moments that a node waited for until it started, one of the node's own rank (`home`) comes
-    first, then the lowest. The ties are the others.
+    Among the moments that a node waited for until it started, one of the node's own rank (`home`)
+    comes first, then the lowest. The ties are the others.
     """
     path = np.empty(len(home), np.int64)
     ties = np.zeros(len(home), np.int64)
@@ -83,10 +82,10 @@ def walk_back(
 def tight_edges(
     nodes: IntArray, offsets: IntArray, awaited: IntArray, times: FloatArray, tie: float
 ) -> tuple[IntArray, IntArray]:
-    """Return the edges on which these nodes wait until they start: offsets, and moments awaited.
+    """Return the tight edges of `nodes`, which they wait on until they start: offsets, awaited.
 
-    Both are numbered by place in `nodes`, in topological order, which must hold whatever one of
-    them waits for so long.
+    Nodes are numbered by their place in `nodes`, which are in topological order and include
+    every source of a tight edge.
     """
     place = np.full(len(offsets) - 1, -1, np.int64)
     place[nodes] = np.arange(len(nodes))
@@ -113,11 +112,11 @@ def least_and_most(
     node: IntArray,
     amount: FloatArray,
 ) -> FloatArray:
-    """Return the least and the most of each quantity on any path, array (quantities, 2).
+    """Return the least and the largest sum of each quantity on any path, array (quantities, 2).
 
     Paths go along the edges from nodes that wait for none to the nodes in `ends`. A path that
-    leaves a node at its end has met what stands there: of quantity k `amount[i]` at `node[i]`,
-    for i from first[k] up to first[k + 1]. One quantity at a time, to need little memory.
+    leaves a node at its end adds the amounts there: `amount[i]` of quantity k at `node[i]`, for
+    i from first[k] up to first[k + 1]. One quantity at a time, to need little memory.
     """
     nodes, quantities = len(offsets) - 1, len(first) - 1
     found = np.empty((quantities, 2))

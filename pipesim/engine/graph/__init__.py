@@ -1,1 +1,1 @@
-"""What waits for what: the graph of events of a program, and its deadlocks."""
+"""The event graph of a program, what waits for what, and its deadlocks."""

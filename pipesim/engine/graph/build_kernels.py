@@ -15,10 +15,10 @@ from pipesim.schedules.program.text import COMPUTE, SEND
 def number_nodes(
     computes: BoolArray, blocking: BoolArray, op: Int32Array, source: Int32Array
 ) -> tuple[Int8Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array]:
-    """Return cost kind, cost index and instruction of every node; enter, leave, transfer.
+    """Return cost kind, cost index and instruction of every node, then enter, leave, transfer.
 
-    `op` is the op of every instruction that computes. Instructions come first, one node each, two
-    where they block; then the messages.
+    These are the arrays of an `EventGraph`. `op` is the op of every instruction that computes.
+    Instructions come first, one node each, two if they block; then the messages.
     """
     instructions, messages = len(computes), len(source)
     enter = np.empty(instructions, np.int32)
@@ -79,14 +79,14 @@ def ahead_on_link(
     target: Int32Array,
     sending: int,
 ) -> Int32Array:
-    """Return the message that leaves before each one on its link, -1 for the first; (messages,).
+    """Return the message ahead of each one on its link, array (messages,); -1 for the first.
 
     `sending` is the action at which messages leave: SEND, or COMPUTE where they go by themselves.
     """
     ahead = np.full(len(target), -1, np.int32)
     ranks = len(offsets) - 1
     latest = np.empty(ranks, np.int32)
-    of_rank = np.full(ranks, -1, np.int32)  # the rank whose link `latest` is about
+    of_rank = np.full(ranks, -1, np.int32)  # the rank to whose link `latest` belongs
     for rank in range(ranks):
         for item in range(item_offsets[offsets[rank]], item_offsets[offsets[rank + 1]]):
             message = number[item]
@@ -109,10 +109,10 @@ def makers_of_room(
     queue: Int32Array,
     capacity: int,
 ) -> Int32Array:
-    """Return the instruction whose start makes room for the output of each op, -1 for none.
+    """Return the instruction whose start makes room for each op's output, array (ops,); -1: none.
 
-    `queue` is the one that each op's output goes into, -1 for none. The n-th message into a queue
-    waits for the start of the op that takes the one `capacity` places before it out.
+    `queue` is the queue of each op's output, -1 for none. The n-th message into a queue waits for
+    the start of the op that takes out the message `capacity` places before it.
     """
     queues = queue.max() + 1 if len(queue) else 0
     count = np.zeros(queues + 1, np.int64)
@@ -158,11 +158,11 @@ def connect(
     maker: Int32Array,
     meets: BoolArray,
 ) -> tuple[IntArray, Int32Array]:
-    """Return what every node waits for: offsets (nodes + 1,), and 3 x node + time (edges,).
+    """Return the edges, what each node waits for: offsets (nodes + 1,), 3 x node + time (edges,).
 
-    `ends` are those of `find_ends`, `inputs` the op of another stage and that of the same stage
-    that each op takes the output of. An op on the own rank is an edge only where the rank's order
-    does not say so already, and then the rank waits for itself.
+    `ends` are those of `find_ends`, `inputs` the op of another stage and the op of the same stage
+    whose outputs each op takes. An input from the own rank is an edge only if it comes later in
+    the rank's order; the rank then waits for itself.
     """
     made, sent, received = ends
     feeder, earlier = inputs
@@ -187,7 +187,7 @@ def connect(
                 n = number[item]
                 if action[item] == COMPUTE:
                     if n >= ops:
-                        continue  # of a program written by hand
+                        continue  # a program written by hand has no ops
                     source = feeder[n]
                     if source >= 0 and transfer[source] >= 0:
                         edges[count] = 3 * transfer[source] + END

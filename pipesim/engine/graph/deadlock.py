@@ -1,4 +1,4 @@
-"""Telling who waits for whom when a program cannot go on, and what would let it.
+"""Deadlocks of a program: the ranks that wait for each other, and a swap that would help.
 
 The instruction at which a stuck rank stands waits for one that another rank has not come to;
 that rank stands at an instruction before it, and so on, until the ranks close a cycle:
@@ -29,11 +29,10 @@ MOST_TRIED = 1_000_000  # instructions in all the programs that are tried for a 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A rank that never goes on: where it stands, and the instruction it waits for.
+    """A rank that never goes on: the instruction it stands at, and the one it waits for.
 
-    `instruction` and `awaited` are numbers in the program; `messages` those that are held up on
-    the way from the one to the other, by the ops that make them; `for_room` tells that it is a
-    queue that is full.
+    `instruction` and `awaited` are numbers in the program; `messages` are those held up between
+    the two, by the numbers of the ops that make them; `for_room` is true if a queue is full.
     """
 
     rank: int
@@ -60,7 +59,7 @@ def check_deadlock(
     Raises
     ------
     DeadlockError
-        If it hangs; the error tells who waits for whom.
+        If it hangs; the error says which rank waits for which.
     ValueError
         If a limit is no count or size, or the program does not say how large its messages are.
 
@@ -126,7 +125,7 @@ def _standing(graph: EventGraph, stuck: BoolArray) -> dict[int, int]:
 
 
 def _cycle(graph: EventGraph, stuck: BoolArray, stands: dict[int, int]) -> list[Wait]:
-    """Return ranks that wait for each other in a cycle: each for the next, the last for the first.
+    """Return the cycle of waits: each rank waits for the next one, the last for the first.
 
     The cycle is turned so that its lowest rank comes first.
     """
@@ -143,7 +142,7 @@ def _cycle(graph: EventGraph, stuck: BoolArray, stands: dict[int, int]) -> list[
 
 
 def _wait(graph: EventGraph, stuck: BoolArray, rank: int, instruction: int) -> Wait:
-    """Return what keeps a rank at an instruction."""
+    """Return the wait of a rank at an instruction."""
     node = int(graph.enter[instruction])
     if not stuck[node]:
         node = int(graph.leave[instruction])
@@ -159,7 +158,7 @@ def _wait(graph: EventGraph, stuck: BoolArray, rank: int, instruction: int) -> W
 
 
 def _reason(program: Program, wait: Wait) -> str:
-    """Return what a rank waits for, in words."""
+    """Return the reason of a wait as text."""
     instruction, awaited, schedule = wait.instruction, wait.awaited, program.schedule
     rank = int(program.rank[awaited])
     own = rank == wait.rank
@@ -194,7 +193,7 @@ def _wait_text(program: Program, wait: Wait) -> str:
 
 
 def _picture(program: Program, stands: dict[int, int], cycle: list[Wait]) -> list[str]:
-    """Return what stands around the stuck instructions, which are marked; one row a rank."""
+    """Return the lines of the instructions around the stuck ones, which are marked; one a rank."""
     shown = sorted({wait.rank for wait in cycle[:SHOWN]} | set(sorted(stands)[:SHOWN]))
     margin = len(str(max(shown)))
     grid = []
@@ -225,10 +224,10 @@ def _picture(program: Program, stands: dict[int, int], cycle: list[Wait]) -> lis
 
 
 def _way_out(graph: EventGraph, cycle: list[Wait]) -> str:
-    """Return which swap of two neighbouring instructions lets the program go on.
+    """Return the text of a swap of two neighbouring instructions that lets the program go on.
 
-    Only a swap that has to do with the cycle can break it: of an instruction at which a rank
-    stands or that it waits for, or of the send of a message that is held up.
+    Only a swap in the cycle can break it: one of an instruction at which a rank stands or that it
+    waits for, or of the send of a message that is held up. The text also says if none was found.
     """
     program = graph.program
     rank_of = program.rank

@@ -1,4 +1,4 @@
-"""A program as a graph of events: what must come before what, whatever the costs.
+"""The event graph of a program: what must come before what, whatever the costs.
 
     rank 0   [0F0] ------------> [0F1]           a node: compute, a transfer, or the moment at
                |                                 which a rank enters or leaves an instruction;
@@ -30,35 +30,35 @@ from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import COMPUTE, SEND
 
 NONE = np.zeros(0, dtype=np.int32)
-MOST_NODES = 4_000_000  # of all graphs that are kept for programs that run again
+MOST_NODES = 4_000_000  # nodes of all graphs that are kept for programs that run again
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventGraph:
-    """The nodes and edges of a program.
+    """The nodes and edges of a program's event graph.
 
     Parameters
     ----------
     program
-        What it was made from.
+        The program that it was made from.
     cost_kind
         NO_COST, DURATION or TRANSFER, array (nodes,).
     cost_index
-        The op whose duration, or the message whose transfer it is, array (nodes,); -1 of a node
+        The op whose duration, or the message whose transfer it is, array (nodes,); -1 for a node
         without cost.
     instruction
-        The instruction of each node, array (nodes,); -1 of a transfer.
+        The instruction of each node, array (nodes,); -1 for a transfer.
     enter, leave
         The node at which each instruction starts and the one at which its rank goes on, arrays
-        (instructions,); the same but for transfers that block.
+        (instructions,); the two differ only for transfers that block.
     transfer
         The node of each message, array (messages,); -1 where there is no message.
     offsets
-        Array (nodes + 1,): what node n waits for stands from offsets[n] up to offsets[n + 1].
+        Array (nodes + 1,): node n waits for `awaited` from offsets[n] up to offsets[n + 1].
     awaited
-        What is waited for, 3 x node + START, MIDDLE or END; array (edges,).
+        The times waited for, as 3 x node + START, MIDDLE or END; array (edges,).
     rules
-        What it was made with besides: queue_capacity, meets and wires.
+        Keyword arguments that it was made with: queue_capacity, meets and wires.
     """
 
     program: Program
@@ -76,10 +76,10 @@ class EventGraph:
         return len(self.cost_kind)
 
     def topological_order(self) -> Int32Array:
-        """Return the nodes such that each stands behind all that it waits for.
+        """Return the nodes in topological order, each after all that it waits for.
 
-        Nodes on a cycle, or behind one, are left out: the order is shorter than the graph exactly
-        if the program hangs.
+        Nodes on a cycle, or behind one, are left out: the order is shorter than the graph if and
+        only if the program hangs.
         """
         from pipesim.engine.graph.time_kernels import order_nodes
 
@@ -93,9 +93,9 @@ class EventGraph:
         Parameters
         ----------
         duration
-            Of every op, array (ops,).
+            Duration of every op, array (ops,).
         wire, latency
-            Of every message, arrays (messages,).
+            Time on the wire and latency of every message, arrays (messages,).
         """
         first, second = np.zeros(len(self)), np.zeros(len(self))
         computes, transfers = self.cost_kind == DURATION, self.cost_kind == TRANSFER
@@ -105,14 +105,14 @@ class EventGraph:
         return first, second
 
     def times(self, first: FloatArray, second: FloatArray) -> FloatArray:
-        """Return the start, middle and end of every node, array (nodes, 3); NaN if it is stuck."""
+        """Return start, middle and end of every node [ms], array (nodes, 3); NaN if it is stuck."""
         from pipesim.engine.graph.time_kernels import evaluate
 
         order = self.topological_order()
         return evaluate(order, self.offsets, self.awaited, first, second).reshape(-1, 3)
 
     def stuck(self) -> BoolArray:
-        """Return which nodes never start, array (nodes,)."""
+        """Return whether each node is stuck and never starts, array (nodes,)."""
         never = np.ones(len(self), dtype=bool)
         never[self.topological_order()] = False
         return never
@@ -135,7 +135,7 @@ def event_graph(
         Messages that fit between two stages on different ranks, in each direction; None: any.
     meets
         Whether the transfer of each message waits for its receiver, array (messages,); by
-        default all do whose receives are instructions.
+        default all that have a receive as an instruction.
     wires
         Whether messages take time on the wire. If none does, and they leave by themselves, none
         has to wait for the one before it on its link, and the graph is smaller.
@@ -184,7 +184,7 @@ def event_graph(
 
 
 def _queues(program: Program) -> Int32Array:
-    """Return the queue of every message, one a boundary, way over it and direction; -1 for none."""
+    """Return the queue of every message, one for each boundary, way and direction; -1: none."""
     schedule = program.order
     forward = schedule.stage[program.consumer] > schedule.stage
     direction = schedule.directions[schedule.microbatch].astype(np.int32)
@@ -192,13 +192,13 @@ def _queues(program: Program) -> Int32Array:
     return np.where(program.source >= 0, queue, np.int32(-1)).astype(np.int32)
 
 
-_kept: OrderedDict[tuple[object, ...], EventGraph] = OrderedDict()  # of the last few programs
+_kept: OrderedDict[tuple[object, ...], EventGraph] = OrderedDict()  # of the last programs
 
 
 def cached_graph(
     program: Program, *, queue_capacity: int | None, meets: BoolArray, wires: bool
 ) -> EventGraph:
-    """Return `event_graph` of a program, kept from last time where nothing is different.
+    """Return `event_graph` of a program, kept from last time if nothing is different.
 
     A program is known by its schedule and its protocol: lowering the same one again gives the
     same instructions.

@@ -1,12 +1,12 @@
-"""Instruction lists side by side, one column a rank, so that who waits for whom can be seen.
+"""Instruction lists side by side, one column a rank, to show which rank waits for which.
 
     slot  rank 0    rank 1
        1  0F0       .
        2  0SEND_F0  1RECV_F0      the two ends of a transfer that blocks stand in one row
        3  0F1       1F0
 
-Every instruction takes one slot, a group of transfers that of the last of them; slots are no
-times.
+Every instruction takes one slot, transfers that start together that of the last of them; slots
+are no times.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ DEEPSPEED_NAMES = {
 
 
 def instruction_slots(graph: EventGraph) -> IntArray:
-    """Return the slot of every instruction, from 0 on, array (instructions,); -1 if it is stuck.
+    """Return the slot of every instruction from 0 on, array (instructions,); -1 if it is stuck.
 
-    Every instruction takes one slot: a transfer that blocks the one in which both of its ends
-    are there.
+    Every instruction takes one slot; a transfer that blocks takes the slot in which both of its
+    ends are there.
     """
     one = np.zeros(len(graph))
     one[graph.leave] = 1.0
@@ -45,15 +45,15 @@ def instruction_slots(graph: EventGraph) -> IntArray:
 
 
 def instruction_grid(graph: EventGraph, named: Callable[[Program, int], str]) -> str:
-    """Return the instruction lists side by side, one column a rank, one row a slot.
+    """Return the instruction lists as text, one column a rank, one row a slot.
 
     Parameters
     ----------
     graph
-        Of the program. Of a rank that is stuck the first instruction that never comes about
-        is marked `>..<` and what follows it is left out.
+        Event graph of the program. If a rank is stuck, the first instruction that it never
+        passes is marked `>..<` and the rest is left out.
     named
-        Program and instruction -> its text.
+        (program, instruction) -> text of the instruction.
     """
     program, slots = graph.program, instruction_slots(graph)
     rows = int(slots.max()) + 1
@@ -77,14 +77,14 @@ def instruction_grid(graph: EventGraph, named: Callable[[Program, int], str]) ->
 
 
 def plain_name(program: Program, instruction: int) -> str:
-    """Return an instruction as PyTorch's schedule files write it: `0F0`, `0SEND_F0`."""
+    """Return an instruction in the notation of PyTorch's schedule files: `0F0`, `0SEND_F0`."""
     return program.text(instruction)
 
 
 def deepspeed_name(program: Program, instruction: int) -> str:
     """Return an instruction under DeepSpeed's names: `ForwardPass 0`, `SendActivation 0`.
 
-    The number is that of the micro-batch; the stage is told where ranks have several.
+    The number is that of the micro-batch; the stage is added if ranks have several.
     """
     several = program.order.stages > program.ranks or program.order.placement.directions > 1
     texts = []

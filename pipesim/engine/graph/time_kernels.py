@@ -1,4 +1,4 @@
-"""Compiled loops that put the nodes of event graphs in order and give them their times.
+"""Compiled loops that order the nodes of event graphs and compute their times.
 
 Plain loops over arrays, compiled by numba when they are first called and cached on disk. No
 fast-math: every `max` and `+` is the one of IEEE floats, so that times agree to the last bit with
@@ -10,17 +10,17 @@ from numba import njit
 
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
 
-# The states of a node on the way of a search; a doomed one waits for a cycle, but is on the way.
+# States of a node in a depth-first search; a doomed one is on the way, and waits for a cycle.
 UNSEEN, ON_THE_WAY, DONE, STUCK, DOOMED = range(5)
 
 
 @njit(cache=True)
 def order_nodes(first: IntArray, awaited: Int32Array) -> Int32Array:
-    """Return the nodes, each behind all that it waits for; those that never start are left out.
+    """Return the nodes in topological order; those that never start are left out.
 
-    A walk in depth: a node comes when all it waits for has come, so that what belongs together
-    stands together. The node before it on its rank, its first edge, is looked at last, to stand
-    as near as can be. What leads back to a node on the way is a cycle.
+    A depth-first search: a node comes when all that it waits for has come, so that what belongs
+    together stands together. The node before it on its rank, its first edge, is visited last, to
+    stand as near as possible. An edge back to a node on the way closes a cycle.
     """
     nodes = len(first) - 1
     order = np.empty(nodes, np.int32)
@@ -66,7 +66,7 @@ def evaluate(
     first_cost: FloatArray,
     second_cost: FloatArray,
 ) -> FloatArray:
-    """Return the start, middle and end of every node, array (3 x nodes,); NaN where it is stuck."""
+    """Return start, middle and end of every node [ms], array (3 x nodes,); NaN if it is stuck."""
     times = np.full(3 * (len(first) - 1), np.nan)
     for node in order:
         start = 0.0
@@ -91,7 +91,7 @@ def walk(
     wire: FloatArray,
     latency: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return ready, start, end of every op, departure, arrival of its message; NaN where stuck.
+    """Return ready, start, end of every op, departure, arrival of its message [ms]; NaN if stuck.
 
     The event graph of a schedule whose messages leave by themselves, evaluated without being
     built: every rank walks its order, stops where an input is missing, and goes on when the op
@@ -100,7 +100,7 @@ def walk(
     ops = len(duration)
     ready, start, end = np.full(ops, np.nan), np.full(ops, np.nan), np.full(ops, np.nan)
     departure, arrival = np.full(ops, np.nan), np.full(ops, np.nan)
-    waiter = np.full(ops, -1, np.int32)  # the rank that waits for each op
+    waiter = np.full(ops, -1, np.int32)  # the rank that waits for each op, -1 for none
     ranks = len(offsets) - 1
     going = np.empty(2 * ranks + 1, np.int32)
     following, clock = offsets[:-1].copy(), np.zeros(ranks)

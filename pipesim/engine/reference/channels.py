@@ -1,4 +1,4 @@
-"""What messages between ops go through: mailboxes, wires, exchanges, queues with some room."""
+"""Channels of messages between ops: mailboxes, wires, exchanges and bounded queues."""
 
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -11,14 +11,14 @@ from pipesim.engine.reference.run_state import RunState
 
 
 class Inbox(Protocol):
-    """Where inputs arrive."""
+    """A receiver of the inputs of ops."""
 
     def put(self, op: int) -> None:
-        """Take in an input of an op."""
+        """Receive an input of an op."""
 
 
 class Mailbox:
-    """The inputs that have reached one rank, by the number of the op that takes them."""
+    """The mailbox of a rank: its inputs, by the number of the op that takes them."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self.env = env
@@ -27,13 +27,13 @@ class Mailbox:
         self.bell = env.event()
 
     def put(self, op: int) -> None:
-        """Take in the input of an op, and wake the rank if that is what it waits for."""
+        """Receive the input of an op, and wake the rank if it waits for that input."""
         self.arrived[op] = self.env.now
         if op == self.awaited:
             self.bell.succeed()
 
     def wait_for(self, op: int) -> simpy.Event:
-        """Return the event that the input of an op has arrived."""
+        """Return the event of the arrival of an op's input."""
         self.awaited = op
         self.bell = self.env.event()
         return self.bell
@@ -48,7 +48,7 @@ class Wire:
         self.backlog: deque[int] = deque()
 
     def send(self, op: int) -> None:
-        """Put the output of an op on the wire, behind those that are there already."""
+        """Put the output of an op on the wire, behind the messages already there."""
         if self.busy:
             self.backlog.append(op)
         else:
@@ -82,19 +82,19 @@ class Wire:
 
 
 class MeetingWire(Wire):
-    """A wire whose messages wait for their receivers, but for those that are small enough."""
+    """A wire whose messages wait for their receivers, except those up to the eager limit."""
 
     def __init__(self, env: simpy.Environment, mailbox: Inbox, run: RunState) -> None:
         super().__init__(env, mailbox, run)
         self.expected: set[int] = set()
 
     def send(self, op: int) -> None:
-        """Put a message in line."""
+        """Put a message into the line for the wire."""
         self.backlog.append(op)
         self._advance()
 
     def expect(self, op: int) -> None:
-        """Take note that the receiver is there for a message."""
+        """Note that the receiver of a message is ready."""
         self.expected.add(op)
         self._advance()
 
@@ -119,11 +119,11 @@ class Exchange:
     Parameters
     ----------
     instruction
-        Its number in the program.
+        Number of the instruction in the program.
     sends, receives
         Messages by the number of the op that makes them, each with its wire.
     awaited
-        The messages that have to be there before the rank goes on.
+        The messages that have to arrive before the rank goes on.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Exchange:
 
 
 class Handover:
-    """To a stage on the same rank an output goes at once."""
+    """The way to a stage on the same rank: an output arrives at once."""
 
     def __init__(self, mailbox: Inbox, run: RunState) -> None:
         self.mailbox, self.run = mailbox, run
@@ -163,7 +163,7 @@ class Handover:
 
 
 class Queue:
-    """Room for the messages between two stages in one direction, in transit or waiting."""
+    """A bounded queue between two stages in one direction, for messages in transit or waiting."""
 
     def __init__(self, env: simpy.Environment, capacity: int) -> None:
         self.env = env
@@ -171,7 +171,7 @@ class Queue:
         self.bell: simpy.Event | None = None
 
     def room(self) -> simpy.Event:
-        """Return the event that there is room for one more message."""
+        """Return the event of room for one more message."""
         self.bell = self.env.event()
         return self.bell
 

@@ -1,7 +1,7 @@
-"""Running an on-line policy: each rank decides what to run next from what is ready.
+"""Running an on-line policy: each rank chooses its next op from the ready ones.
 
-It yields an order. The times of a run are those of the order, which are the same: an op that a
-policy takes starts as soon as the op before it has ended and its inputs are there.
+The result is an order. The times of a run are those of the order, which are the same: an op that
+a policy takes starts as soon as the op before it has ended and its inputs are there.
 """
 
 from bisect import insort
@@ -27,7 +27,7 @@ DECIDE = EventPriority(2)  # after all else of the same instant; SimPy's own are
 
 
 class Desk:
-    """The ready ops of one rank."""
+    """The ready ops of one rank, in the order of micro-batches and stages."""
 
     def __init__(self, env: simpy.Environment, schedule: Schedule, missing: list[int]) -> None:
         self.env, self.schedule, self.missing = env, schedule, missing
@@ -35,7 +35,7 @@ class Desk:
         self.bell = env.event()
 
     def put(self, op: int) -> None:
-        """Take in one input of an op; when it was the last, the op is ready."""
+        """Receive one input of an op, which is ready after its last input."""
         self.missing[op] -= 1
         if self.missing[op] <= 0:
             named = self.schedule.op(op)
@@ -45,12 +45,12 @@ class Desk:
 
 
 def run_policy(policy: Policy, pipe: Pipeline, microbatches: int) -> Schedule:
-    """Return the order in which a policy runs a pipeline.
+    """Return the schedule in which a policy runs a pipeline.
 
     Raises
     ------
     ScheduleError
-        If the policy chooses what is not ready, or the placement is bidirectional.
+        If the policy chooses an op that is not ready, or the placement is bidirectional.
     DeadlockError
         If the policy lets every rank wait although ops are left.
     """
@@ -101,7 +101,7 @@ def _decide(
     outlets: dict[int, Wire | Handover],
     order: list[int],
 ) -> Generator[simpy.Event, None, None]:
-    """Let one rank take op after op."""
+    """Run one rank: let the policy choose op after op, and append each to `order`."""
     first, last = int(schedule.offsets[rank]), int(schedule.offsets[rank + 1])
     followers: dict[int, list[int]] = {}
     for op in range(first, last):
@@ -135,15 +135,15 @@ def _decide(
 
 
 def _after_all_else(env: simpy.Environment) -> simpy.Event:
-    """Return an event of this instant that comes after all others, so that ties are seen whole."""
+    """Return an event after all others of this instant, so that all ops that tie are ready."""
     event = env.event()
-    event._ok, event._value = True, None  # what succeed() does, which takes no priority
+    event._ok, event._value = True, None  # as succeed() does, which takes no priority
     env.schedule(event, priority=DECIDE)
     return event
 
 
 def _all_ops(policy: Policy, pipe: Pipeline, microbatches: int) -> Schedule:
-    """Return every op of a run in some order, to bind the costs to."""
+    """Return the schedule of all ops of a run in some order, to bind the costs to."""
     kinds = (Kind.F, Kind.I, Kind.W) if policy.split else (Kind.F, Kind.B)
 
     def columns(rank: int) -> tuple[list[int], list[int], list[int]]:
@@ -165,7 +165,7 @@ def _outlets(
     desks: list[Desk],
     run: RunState,
 ) -> dict[int, Wire | Handover]:
-    """Return the way out of every op whose output is taken."""
+    """Return the wire or handover of every op whose output is taken, by op number."""
     rank = program.order.rank
     ways: dict[tuple[int, int], Wire | Handover] = {}
     outlets = {}

@@ -1,4 +1,4 @@
-"""The numbers of a run while it goes on: plain lists by op number, quicker to index than arrays."""
+"""The state of a run under way: plain lists by op number, quicker to index than arrays."""
 
 import numpy as np
 import simpy
@@ -10,7 +10,7 @@ from pipesim.schedules.program.program import Program
 
 
 class RunState:
-    """What is known of every op before and during a run; times that are not yet known are NaN."""
+    """The costs, inputs and times of every op during a run; times not yet known are NaN."""
 
     def __init__(
         self,
@@ -31,18 +31,18 @@ class RunState:
         instructions = len(program) if program.listed else 0
         self.enter, self.leave = ([np.nan] * instructions for _ in range(2))
         self.meets: list[bool] = workload.meets.tolist()
-        self.bells: dict[int, simpy.Event] = {}  # rung when a message is there
+        self.bells: dict[int, simpy.Event] = {}  # triggered when a message arrives
         self.progress = progress
         self.done = 0
 
     def report(self, ops: int) -> None:
-        """Tell whoever wants to know that so many more ops are done."""
+        """Report `ops` more ops as done to the progress hook."""
         self.done += ops
         if self.progress is not None:
             self.progress(self.done, len(self.end))
 
     def spans(self) -> Spans:
-        """Return the times as arrays."""
+        """Return the times of the run as arrays."""
         times = self.ready, self.start, self.end, self.departure, self.arrival
         instructions = self.enter, self.leave
         return Spans(*map(np.array, (*times, *instructions)))

@@ -33,18 +33,18 @@ from pipesim.schedules.program.text import RECV, SEND
 
 REPORT_EVERY = 1024  # steps of a rank between two calls of the progress hook
 
-# The number of an op, or those of an overlapped pair, and the transfers that come before.
+# The number of an op, or the two of an overlapped pair, and the transfers that come before.
 Step: TypeAlias = tuple[tuple[int, ...], Sequence[Exchange]]
 
 
 class Wiring:
-    """Where the output of each op goes, by op number, and the queues that bound it."""
+    """The way out of each op's output, by op number, and the bounded queues around the op."""
 
     def __init__(self, ops: int) -> None:
         self.outlet: list[Wire | Handover | None] = [None] * ops
-        self.queue_in: list[Queue | None] = [None] * ops  # that its input stands in
-        self.queue_out: list[Queue | None] = [None] * ops  # that its output needs room in
-        self.bounded = False  # whether any queue is
+        self.queue_in: list[Queue | None] = [None] * ops  # the queue of its input
+        self.queue_out: list[Queue | None] = [None] * ops  # the queue of its output
+        self.bounded = False  # whether there are queues
 
 
 def rank_process(
@@ -109,12 +109,12 @@ def run_simpy(
     queue_capacity: int | None = None,
     progress: Progress | None = None,
 ) -> Spans:
-    """Return when every op of a program ran.
+    """Return the times of every op of a program.
 
     Parameters
     ----------
     program
-        The instructions of every rank, made from a schedule.
+        Instructions of every rank, made from a schedule.
     workload
         The same schedule bound to the costs of a pipeline.
     queue_capacity
@@ -150,7 +150,7 @@ def run_simpy(
 def _wires(
     env: simpy.Environment, program: Program, mailboxes: Sequence[Mailbox], run: RunState
 ) -> dict[tuple[int, int], Wire]:
-    """Return one wire for each directed pair of ranks that messages go between."""
+    """Return the wires by pair (sending rank, receiving rank) that messages go between."""
     kind = MeetingWire if program.listed else Wire
     there = program.source >= 0
     pairs = np.unique(np.stack([program.source[there], program.target[there]]), axis=1)
@@ -163,7 +163,7 @@ def _wiring(
     wires: Mapping[tuple[int, int], Wire],
     run: RunState,
 ) -> Wiring:
-    """Return the way out of every op whose output leaves by itself."""
+    """Return the wiring of a program, with the ways of all outputs that leave by themselves."""
     wiring = Wiring(len(program.consumer))
     rank, target = program.order.rank.tolist(), program.target.tolist()
     by_itself = not program.listed
@@ -182,7 +182,7 @@ def _exchanges(
     wires: Mapping[tuple[int, int], Wire],
     run: RunState,
 ) -> dict[int, Exchange]:
-    """Return the instructions that send and receive, by their numbers."""
+    """Return the exchanges: the instructions that send and receive, by number."""
     found = {}
     source, target = program.source.tolist(), program.target.tolist()
     action, number = program.action.tolist(), program.number.tolist()
@@ -206,7 +206,7 @@ def _exchanges(
 
 
 def _bound_queues(env: simpy.Environment, program: Program, capacity: int, wiring: Wiring) -> None:
-    """Put a queue between each two stages on different ranks, one for each direction of flow."""
+    """Put a queue between each two stages on different ranks for each direction of flow."""
     schedule = program.order
     wiring.bounded = True
     queues: dict[tuple[int, int, int], Queue] = {}
@@ -222,7 +222,7 @@ def _bound_queues(env: simpy.Environment, program: Program, capacity: int, wirin
 def _steps(
     program: Program, rank: int, exchanges: Mapping[int, Exchange]
 ) -> tuple[list[Step], Sequence[Exchange]]:
-    """Return the steps of a rank, and what it performs after the last."""
+    """Return the steps of a rank, and its exchanges after the last step."""
     first, last = program.offsets[[rank, rank + 1]].tolist()
     bounds = program.item_offsets[first : last + 1]
     number = program.number[bounds[0] : bounds[-1]].tolist()

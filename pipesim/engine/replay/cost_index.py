@@ -1,11 +1,11 @@
-"""Where the costs of ops and messages stand in a cost set.
+"""Cost sets, and the places of the costs of ops and messages in them.
 
 Most ops take the same time as others: those of one kind on one stage, say. So a run of a million
 ops has a cost set of a few dozen numbers, one array:
 
     0 | durations | times on the wire | latencies
 
-and every op and message bears the place of its costs in it; place 0 is for what costs nothing.
+and every op and message has the place of its costs in it; place 0 is for what costs nothing.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from pipesim.schedules.program.program import Program
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostIndex:
-    """The place of every cost in a cost set.
+    """The places of the costs of ops and messages in a cost set.
 
     Parameters
     ----------
     duration, wire, latency
         Places of the costs of every op and of its message, arrays (ops,).
     messages
-        For each of the latencies one op whose message takes it, array (latencies,).
+        An op whose message takes each of the latencies, array (latencies,).
     """
 
     duration: Int32Array
@@ -36,14 +36,14 @@ class CostIndex:
     messages: IntArray
 
     def cost_sets(self, durations: FloatArray, wire: FloatArray, latency: FloatArray) -> FloatArray:
-        """Return cost sets side by side, array (costs, runs).
+        """Return the cost sets of runs as columns, array (costs, runs).
 
         Parameters
         ----------
         durations
-            Array (runs, durations).
+            Durations of ops, array (runs, durations).
         wire, latency
-            Of the messages, arrays (runs, latencies).
+            Times of the messages on the wire and latencies, arrays (runs, latencies).
         """
         nothing = np.zeros((len(durations), 1))
         on_wire = wire if self.wire.any() else wire[:, :0]
@@ -53,14 +53,14 @@ class CostIndex:
 def cost_index(
     program: Program, entry: npt.NDArray[np.integer], entries: int, *, wires: bool
 ) -> CostIndex:
-    """Return where the costs of a program's ops and messages stand in a cost set.
+    """Return the places of the costs of a program's ops and messages in a cost set.
 
     Parameters
     ----------
     program
         Made from a schedule, on stages whose messages are equally large for all micro-batches.
     entry, entries
-        Which of so many durations each op takes, array (ops,).
+        Number of each op's duration, array (ops,), and the number of durations.
     wires
         Whether any message takes time on the wire.
     """

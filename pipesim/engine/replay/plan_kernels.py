@@ -6,9 +6,9 @@ order:
     value[out] = max(value[a], value[b] + cost[w]) + cost[c]
 
 Value 0 and cost 0 are 0. An op is one step: a is the end of the rank's op before it, b the end of
-the op that feeds it, w the latency in between, c its duration. What waits for more takes more
-steps, a message with time on the wire one of its own. These are the sums and maxima of the event
-graph in the same association; adding 0 and taking the maximum with 0 change no time.
+the op that feeds it, w the latency in between, c its duration. A node that waits for more takes
+more steps, a message with time on the wire one of its own. These are the sums and maxima of the
+event graph in the same association; adding 0 and taking the maximum with 0 change no time.
 """
 
 import numpy as np
@@ -30,11 +30,11 @@ def make_steps(
     latency: Int32Array,
     starts_wanted: BoolArray,
 ) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array]:
-    """Return the steps a, b, w, c; and the values of the start and the end of every node.
+    """Return the steps a, b, w, c, and the numbers of the values of every node's start and end.
 
     `duration`, `wire` and `latency` number the cost of each op and message, 0 for none. Values
-    are numbered by the step that makes them, from 1 on. The value of a start is -1 where it was
-    not wanted, and no other node waits for it.
+    are numbered by the step that makes them, from 1 on. That of a start is -1 if it is not
+    wanted and no other node waits for it.
     """
     nodes = len(first) - 1
     needs_start = starts_wanted.copy()
@@ -55,7 +55,7 @@ def make_steps(
             cost = duration[cost_index[node]]
         elif cost_kind[node] == TRANSFER:
             cost = wire[cost_index[node]]
-        # What is waited for folds into one value x and at most one more, y plus a cost.
+        # The times waited for fold into one value x and at most one more, y plus a cost.
         x, y, more = 0, 0, 0
         for place in range(first[node], first[node + 1]):
             other, time = awaited[place] // 3, awaited[place] % 3
@@ -95,10 +95,10 @@ def make_steps(
 def share_cells(
     a: Int32Array, b: Int32Array, kept: Int32Array
 ) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array, int]:
-    """Return a, b and out of every step, and the kept values, by cell; and the number of cells.
+    """Return the cells of a, b and out of every step and of kept values, and the cells' number.
 
-    Values whose last use is past give their cells to later ones, so that a run of many cost sets
-    at once works in a small piece of memory. Cell 0 is value 0; kept values keep their own.
+    Values after their last use give their cells to later ones, so that a run of many cost sets at
+    once works in little memory. Cell 0 is value 0; kept values keep their own cells.
     """
     steps = len(a)
     last = np.zeros(steps + 1, np.int32)
@@ -126,7 +126,7 @@ def share_cells(
             cell[i + 1] = used
             used += 1
         out[i] = cell[i + 1]
-        if last[i + 1] == 0:  # nobody uses it
+        if last[i + 1] == 0:  # no step uses it
             free[spare] = cell[i + 1]
             spare += 1
     return from_a, from_b, out, cell[kept], used
@@ -141,7 +141,7 @@ def run_once(
     cost: FloatArray,
     value: FloatArray,
 ) -> None:
-    """Put all values of a plan for one cost set into `value`, array (steps + 1,)."""
+    """Write all values of a plan for one cost set into `value`, array (steps + 1,)."""
     value[0] = 0.0
     for i in range(len(a)):
         x = value[a[i]]
@@ -159,7 +159,7 @@ def run_block(
     cost: FloatArray,
     value: FloatArray,
 ) -> None:
-    """Run a plan for the cost sets in the columns of `cost`, in the cells that are `value`.
+    """Run a plan for the cost sets in the columns of `cost`, with `value` as its cells.
 
     Arrays (costs, K) and (cells, K), contiguous over the cost sets.
     """

@@ -21,7 +21,7 @@ from pipesim.engine.workload import Workload
 from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import COMPUTE
 
-BLOCK = 64  # cost sets that go through a plan together
+BLOCK = 64  # cost sets that a plan runs at a time
 
 
 def run_replay(
@@ -31,7 +31,7 @@ def run_replay(
     queue_capacity: int | None = None,
     progress: Progress | None = None,
 ) -> Spans:
-    """Return when every op of a program ran; parameters and errors are those of `run_simpy`."""
+    """Return the times of every op of a program; parameters and errors as for `run_simpy`."""
     wires = bool(workload.wire.any())
     graph = partial(
         cached_graph,
@@ -76,7 +76,7 @@ def _walked(program: Program, workload: Workload, wires: bool) -> Spans:
 
 
 def _spans(graph: EventGraph, workload: Workload) -> Spans:
-    """Return the times of a program by its event graph."""
+    """Return the times of a program, from its event graph."""
     program = graph.program
     times = graph.times(*graph.costs(workload.duration, workload.wire, workload.latency))
     ops = graph.enter[program.instruction_of_op]
@@ -100,14 +100,14 @@ def _spans(graph: EventGraph, workload: Workload) -> Spans:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ManyTimes:
-    """When runs of the same program with other costs begin and end.
+    """Makespan, first start and last end of runs of one program with several cost sets.
 
     Parameters
     ----------
     makespan
         Last end minus first start of compute [ms], array (runs,).
     first_start, last_end
-        Of every rank [ms], arrays (ranks, runs).
+        First start and last end of every rank [ms], arrays (ranks, runs).
     """
 
     makespan: FloatArray
@@ -117,22 +117,22 @@ class ManyTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The steps of a program, which run any cost set; made by `make_plan`.
+    """The steps of a program, for any cost set; made by `make_plan`.
 
     Parameters
     ----------
     index
-        Where the costs of ops and messages stand in a cost set.
+        Places of the costs of ops and messages in a cost set.
     a, b, w, c
         The steps: value = max(value a, value b + cost w) + cost c; arrays (steps,).
     cells
-        The same a and b, and where the value goes, in a small piece of memory.
+        The cells of a and b and of the value of each step, in a small piece of memory.
     cell_count
-        Its size.
+        Number of cells.
     first_start, last_end
-        The cells of when each rank starts its first and ends its last op, arrays (ranks,).
+        The cells of the start of each rank's first op and the end of its last, arrays (ranks,).
     op_end
-        The value, from 1 on, that is the end of every op, array (ops,).
+        The number, from 1 on, of the value that is the end of every op, array (ops,).
     """
 
     index: CostIndex
@@ -150,7 +150,7 @@ class Plan:
         return len(self.a)
 
     def op_times(self, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return when every op starts and ends under one cost set [ms], arrays (ops,)."""
+        """Return start and end of every op under one cost set [ms], arrays (ops,)."""
         from pipesim.engine.replay.plan_kernels import run_once
 
         value = np.empty(len(self) + 1)
@@ -160,7 +160,7 @@ class Plan:
         return np.maximum(value[a], value[b] + costs[w]), value[self.op_end]
 
     def run(self, costs: FloatArray) -> ManyTimes:
-        """Return the times of cost sets that stand side by side, array (costs, runs)."""
+        """Return the times of the cost sets in the columns of `costs`, array (costs, runs)."""
         from pipesim.engine.replay.plan_kernels import run_block
 
         runs = costs.shape[1]

@@ -23,8 +23,8 @@ from pipesim.files.schedule_csv.schedule_file import Fault
 
 WHOLE = len(Kind)  # BW, the whole backward in files of PyTorch 2.5
 CODES = {**{kind.name: int(kind) for kind in Kind}, "BW": WHOLE}
-LISTED = 1_000  # faults that are listed one by one; of the rest only the number is told
-MOST_FAULTS = 100_000  # unreadable cells after which a file is not read on
+LISTED = 1_000  # faults that are listed one by one; the rest are only counted
+MOST_FAULTS = 100_000  # unreadable cells after which reading stops
 
 _TIMELESS_KINDS = "UNSHARD|RESHARD|REDUCE_GRAD"
 _KINDS = "SEND_F|SEND_B|RECV_F|RECV_B|BW|F|B|I|W"
@@ -39,9 +39,9 @@ Action: TypeAlias = tuple[int, int, int, int]  # stage, kind, micro-batch, slice
 
 
 class Cells:
-    """The actions of a file in columns, filled row by row, and what is wrong with it.
+    """The actions of a schedule file as columns, filled row by row, and the file's faults.
 
-    Of an overlapped pair, and of a combined send and receive, there are two actions.
+    An overlapped pair is two actions, and so is a combined send and receive.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Cells:
         self.unlisted = self.timeless = self.padding = self.pairs = 0
 
     def add_row(self, row: list[str]) -> None:
-        """Take the cells of one more row."""
+        """Add the actions of the next row's cells."""
         stages, kinds, microbatches, slices, groups, cells = (c.append for c in self.columns)
         before = len(self.columns[0])
         match = _ACTION.fullmatch
@@ -75,7 +75,7 @@ class Cells:
         self.lengths.append(len(self.columns[0]) - before)
 
     def _add_other(self, text: str, place: int) -> None:
-        """Take a cell that is no plain action, or not one as it stands."""
+        """Add a cell that is blank, timeless, a pair, between spaces, or faulty."""
         bare = text.strip(_SPACE)
         if not bare:
             self.padding += 1
@@ -94,19 +94,19 @@ class Cells:
             self.pairs += paired
 
     def fail(self, faults: Sequence[Fault]) -> None:
-        """Note faults; of very many only how many they are."""
+        """Add faults: the first `LISTED` one by one, the rest as a count."""
         room = max(0, LISTED - len(self.faults))
         self.faults += faults[:room]
         self.unlisted += len(faults[room:])
 
     def fail_each(self, numbers: IntArray, describe: Callable[[int], Fault]) -> None:
-        """Note a fault for each of some numbers, described only where it will be listed."""
+        """Add one fault per number; only those that are listed are described."""
         room = max(0, LISTED - len(self.faults))
         self.faults += map(describe, numbers[:room].tolist())
         self.unlisted += len(numbers[room:])
 
     def arrays(self) -> dict[str, IntArray]:
-        """Return the columns as arrays (actions,)."""
+        """Return the columns by name, each an array (actions,)."""
         names = ("stage", "kind", "microbatch", "slice", "group", "cell")
         rank = np.repeat(np.arange(len(self.lengths), dtype=np.int64), self.lengths)
         columns = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pipesim.files.schedule_csv.schedule_file import ScheduleFile
 
 BEFORE, AFTER = 3, 8  # cells shown around the first fault of a picture
-WHOLE_ROW = 12  # rows of so many cells are shown whole
+WHOLE_ROW = 12  # rows of up to this many cells are shown whole
 MOST_ROWS, MOST_PICTURES = 8, 3
 WIDEST = 24  # characters of a cell
 
@@ -34,7 +34,7 @@ def fault_grid(file: ScheduleFile) -> str:
     pictures: list[str] = []
     while left and len(pictures) < MOST_PICTURES:
         first = left[0][1]
-        # Rows that a screen holds are shown from their begin.
+        # Rows short enough for a screen are shown whole.
         longest = max(len(file.rows[rank]) for rank, _ in left)
         start = 0 if longest <= WHOLE_ROW else max(0, first - BEFORE)
         window = range(start, longest if longest <= WHOLE_ROW else first + AFTER + 1)

@@ -1,4 +1,4 @@
-"""What must hold of the ops in a schedule file: each there once, and in order on its rank."""
+"""Faults of the ops in a schedule file: missing, doubled, or out of order on their rank."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
@@ -10,20 +10,20 @@ from pipesim.base.types import Int32Array, IntArray
 from pipesim.files.schedule_csv.schedule_file import Fault
 from pipesim.files.schedule_csv.table import NOUNS, Table
 
-# The numbers of some actions (or what else a fault is about), and the fault of each.
+# The numbers of the faulty actions (or rows, values, pairs), and number -> its fault.
 Finding: TypeAlias = tuple[IntArray, Callable[[int], Fault]]
-SPARSE = 4  # times as many pairs of stage and micro-batch as there are: then a number is wrong
+SPARSE = 4  # stages x micro-batches over the pairs that have ops: beyond it a number is wrong
 
 
 def check_rows(table: Table) -> Iterator[Finding]:
-    """Yield the rows without any op."""
+    """Yield the finding of rows without any op."""
     ops = np.bincount(table.rank[table.compute], minlength=len(table.rows))
     what = "has no op; every rank runs at least one stage: delete the row or fill it"
     yield np.flatnonzero(ops == 0), lambda rank: Fault(what, rank)
 
 
 def check_numbers(table: Table) -> tuple[list[Finding], bool]:
-    """Return the gaps in the numbers, and whether they are dense enough to look further."""
+    """Return the gaps in the numbers, and whether these are dense enough for the other checks."""
     findings = []
     for name, noun in NOUNS.items():
         values = np.unique(getattr(table, name))
@@ -45,7 +45,7 @@ def check_numbers(table: Table) -> tuple[list[Finding], bool]:
 
 
 def _gaps(table: Table, name: str, noun: str, before: IntArray, values: IntArray) -> Finding:
-    """Return the numbers of which those right below are named nowhere."""
+    """Return the finding of values after a gap: the values right below are named nowhere."""
     after_gap = np.flatnonzero(values - before > 1)
 
     def describe(index: int) -> Fault:
@@ -58,7 +58,7 @@ def _gaps(table: Table, name: str, noun: str, before: IntArray, values: IntArray
 
 
 def _seldom_slices(table: Table, pairs: int) -> Finding:
-    """Return the slices that less than half of all micro-batches have."""
+    """Return the finding of slices that fewer than half of all micro-batches have."""
     size = table.stages * table.microbatches * table.slices
     if table.slices == 1 or size > 2**62:
         return np.zeros(0, dtype=np.int64), lambda part: Fault("")
@@ -75,7 +75,7 @@ def _seldom_slices(table: Table, pairs: int) -> Finding:
 
 
 def check_ops(table: Table, numbers: Int32Array) -> Iterator[Finding]:
-    """Yield what is doubled, missing or out of order, given the number of every action."""
+    """Yield ops that are doubled, missing or out of order; `numbers` is `Table.numbers()`."""
     own = numbers[table.kind, table.stage, table.unit]
 
     def twice(number: int) -> Fault:
@@ -93,7 +93,7 @@ def _missing_ops(table: Table, numbers: Int32Array) -> Iterator[Finding]:
     forward, whole, split_i, split_w = (there[kind] for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
     split = split_i | split_w
     no_backward = not (whole.any() or split.any())
-    # Stages and micro-batches that are nowhere at all are gaps in the numbers, told before.
+    # Stages and micro-batches without any op are gaps in the numbers, which `_gaps` finds.
     any_op = forward | whole | split
     known = any_op.any(axis=1)[:, np.newaxis] & any_op.any(axis=0)
     for faulty, near, what in (
@@ -110,7 +110,7 @@ def _missing_ops(table: Table, numbers: Int32Array) -> Iterator[Finding]:
 def _describe_pair(
     table: Table, numbers: Int32Array, near: tuple[Kind, ...], what: str
 ) -> Callable[[int], Fault]:
-    """Return what makes a fault of a pair of stage and unit, at the first op `near` it has."""
+    """Return (stage, unit) pair -> fault `what`, placed at the pair's first op of kinds `near`."""
 
     def describe(pair: int) -> Fault:
         stage, unit = divmod(pair, numbers.shape[2])
@@ -131,7 +131,7 @@ def _describe_pair(
 
 
 def _early_ops(table: Table, numbers: Int32Array) -> Iterator[Finding]:
-    """Yield the ops that come on their rank before the op of the same stage that they need."""
+    """Yield the ops that come before the op of the same stage and rank that they need."""
     for kinds, needed in (((Kind.B, Kind.I), Kind.F), ((Kind.W,), Kind.I)):
         at = np.flatnonzero(np.isin(table.kind, kinds))
         source = numbers[needed, table.stage[at], table.unit[at]]
@@ -152,7 +152,7 @@ def _early_ops(table: Table, numbers: Int32Array) -> Iterator[Finding]:
 
 
 def _unordered_slices(table: Table, numbers: Int32Array) -> Iterator[Finding]:
-    """Yield slices, each of which attends to those before, out of order; backward in reverse."""
+    """Yield the slices out of order: forwards go from first to last, backwards in reverse."""
     by_slice = numbers.reshape(*numbers.shape[:2], -1, table.slices)
     for kind, turned in ((Kind.F, 1), (Kind.B, -1), (Kind.I, -1)):
         ordered = by_slice[kind][..., ::turned]

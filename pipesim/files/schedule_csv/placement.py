@@ -1,7 +1,7 @@
-"""Where the stages of a schedule file live: on the rows that name them.
+"""The placement of a schedule file's stages, found from the rows that name them.
 
-A stage lives on one row. But for schedules with two directions: there every micro-batch goes
-either by one map of stages to rows or by its mirror image, so that a stage is on two rows.
+A stage lives on one row, except in bidirectional schedules: there every micro-batch goes either
+by one map of stages to rows or by its mirror image, so that a stage is on two rows.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,10 @@ Maps: TypeAlias = tuple[IntArray, IntArray]  # rank of every stage; direction of
 def find_placement(
     table: Table, numbers: Int32Array
 ) -> tuple[Placement | None, Int8Array | None, list[Finding]]:
-    """Return the placement, the directions of the micro-batches, and stages on wrong rows.
+    """Return the placement, the directions of the micro-batches, and the ops on wrong rows.
 
-    No placement where a stage is nowhere or on wrong rows; no directions where there is only one.
+    The placement is None if a stage is on no row or on wrong rows; the directions are None if
+    there is only one.
     """
     ops = table.only(table.compute)
     low, high = np.full(table.stages, len(table.rows)), np.full(table.stages, -1)
@@ -54,14 +55,15 @@ def _placement(rank_of: IntArray, reverse: IntArray | None) -> Placement | None:
     try:
         other = None if reverse is None else reverse.tolist()
         return named_placement(rank_of.tolist(), other)
-    except ValueError:  # a row without ops, told elsewhere
+    except ValueError:  # a row without ops, which `check_rows` finds
         return None
 
 
 def _two_maps(table: Table, numbers: Int32Array) -> Maps | None:
-    """Return the map of micro-batch 0 and which micro-batches go by its mirror image.
+    """Return the rank of every stage for micro-batch 0, and the direction of every micro-batch.
 
-    None if the rows do not look like that. Single ops on wrong rows do not matter.
+    Direction 1 is the mirror image of that map. None if the rows do not follow two such maps;
+    single ops on wrong rows do not matter.
     """
     compute = numbers[list(COMPUTE_KINDS)].max(axis=0).reshape(table.stages, -1, table.slices)
     number = compute[..., 0]
@@ -80,7 +82,7 @@ def _two_maps(table: Table, numbers: Int32Array) -> Maps | None:
 
 
 def _on_two_ranks(table: Table) -> Iterator[Finding]:
-    """Yield the first op of each stage on each rank that is not the one with most of its ops."""
+    """Yield a stage's first op on every rank but the one that has most of the stage's ops."""
     ops = np.flatnonzero(table.compute)
     if not ops.size:
         return

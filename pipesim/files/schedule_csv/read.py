@@ -70,12 +70,12 @@ def read_schedule(path: str | PathLike[str]) -> Schedule:
 
 
 def read_torch_schedule(path: str | PathLike[str]) -> ScheduleFile:
-    """Return what is in a CSV file of PyTorch's pipelining: a schedule, or all its faults.
+    """Return the content of a CSV file of PyTorch's pipelining: a schedule, or all its faults.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read; whatever is in it raises nothing.
+        If the file cannot be read; faulty content raises nothing.
     """
     try:
         content = Path(path).read_bytes()
@@ -86,7 +86,7 @@ def read_torch_schedule(path: str | PathLike[str]) -> ScheduleFile:
 
 
 def parse_torch_schedule(content: bytes, path: str = "schedule.csv") -> ScheduleFile:
-    """Return what the bytes of a schedule file hold: a schedule, or all their faults.
+    """Return the content of a schedule file, given as bytes: a schedule, or all its faults.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def parse_torch_schedule(content: bytes, path: str = "schedule.csv") -> Schedule
 
 
 def _read_rows(content: bytes, cells: Cells) -> bool:
-    """Fill the cells from a file's bytes; say whether it could be read to its end."""
+    """Add a file's rows to the cells, and return whether it could be read to its end."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -138,7 +138,7 @@ def _read_rows(content: bytes, cells: Cells) -> bool:
 
 
 def _checked_schedule(name: str, table: Table, cells: Cells) -> Schedule | None:
-    """Return the schedule of a table; None with every fault noted if it is none."""
+    """Return the schedule of a table, or None if it has faults; these are added to the cells."""
 
     def fail(findings: Iterable[Finding]) -> None:
         for numbers, describe in findings:
@@ -162,7 +162,7 @@ def _checked_schedule(name: str, table: Table, cells: Cells) -> Schedule | None:
         return _make_schedule(
             name, ops, placement, directions, table.actions() if has_transfers(table) else None
         )
-    except ScheduleError as error:  # nothing is known that gets here; a fault it is in any case
+    except ScheduleError as error:  # no file is known to get here; if one does, report a fault
         cells.fail([Fault(str(error).removeprefix(f"{name}: "))])
         return None
 

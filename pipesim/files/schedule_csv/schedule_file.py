@@ -1,4 +1,4 @@
-"""A schedule that came from a file, or everything that is wrong with the file.
+"""The content of a schedule file: a schedule, or every fault of the file.
 
     mine.csv               its faults
     0F0,0F1,0B0,0B1        row 2 (rank 1), cell 1: '1F0' has no backward 1B0
@@ -19,16 +19,16 @@ MOST_TOLD = 20  # faults in an error's text
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with a schedule file, and where.
+    """One fault of a schedule file, and its place.
 
     Parameters
     ----------
     text
         What is wrong, with the value and the way out.
     rank
-        The row, from 0; None where the fault is about no row.
+        The row, from 0; None for a fault of the whole file.
     cell
-        The place in the row, from 0; None where the fault is about no cell.
+        The place in the row, from 0; None for a fault of no single cell.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def place_text(rank: int | None, cell: int | None = None) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ScheduleFile:
-    """What was read from a schedule file.
+    """The content of a schedule file: its schedule and actions, or its faults.
 
     Parameters
     ----------
@@ -63,17 +63,17 @@ class ScheduleFile:
     schedule
         The order of its compute ops; None if there are faults.
     faults
-        Everything that is wrong with it.
+        All its faults, up to a number that can be listed.
     unlisted
-        How many more faults there are than listed, for files that are wrong all over.
+        Number of further faults, for files that are wrong all over.
     actions
-        What its cells do, in file order; None if there are faults.
+        The actions of its cells, in file order; None if there are faults.
     dialect
         "current": B, I, W as in PyTorch 2.6 and later; "legacy": BW, B, W for them.
     timeless
-        How many cells take no time here: UNSHARD, RESHARD and REDUCE_GRAD.
+        Number of cells that take no time here: UNSHARD, RESHARD and REDUCE_GRAD.
     padding
-        How many cells are blank.
+        Number of blank cells.
     rows
         The texts of the cells.
     """
@@ -98,5 +98,5 @@ class ScheduleFile:
         return lines
 
     def error(self) -> ScheduleError:
-        """Return the error that tells what is wrong with the file."""
+        """Return the ScheduleError whose message lists the faults."""
         return ScheduleError("\n".join(self.fault_lines()))

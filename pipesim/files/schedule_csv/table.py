@@ -1,4 +1,4 @@
-"""The actions of a schedule file as a table, in one dialect and with numbers that can be."""
+"""The actions of a schedule file as a table: in one dialect, without impossible numbers."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -17,7 +17,7 @@ NOUNS = {"stage": "stage", "microbatch": "micro-batch", "slice": "slice"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Actions in file order; all arrays are (actions,), numbers from 0.
+    """The actions of a schedule file, in file order; arrays are (actions,), numbers from 0.
 
     Parameters
     ----------
@@ -50,33 +50,33 @@ class Table:
 
     @property
     def slices(self) -> int:
-        """The number of slices that the actions name."""
+        """Number of slices k of each micro-batch: the largest slice named, plus 1."""
         return int(self.slice.max(initial=0)) + 1
 
     @property
     def microbatches(self) -> int:
-        """The number of micro-batches that the actions name."""
+        """Number of micro-batches m: the largest micro-batch named, plus 1."""
         return int(self.microbatch.max(initial=-1)) + 1
 
     @property
     def stages(self) -> int:
-        """The number of stages that the actions name."""
+        """Number of stages S: the largest stage named, plus 1."""
         return int(self.stage.max(initial=-1)) + 1
 
     @property
     def unit(self) -> IntArray:
-        """The number of each action's (micro-batch, slice)."""
+        """The unit of each action, micro-batch x slices + slice; array (actions,)."""
         return self.microbatch * self.slices + self.slice
 
     def only(self, wanted: BoolArray) -> Self:
-        """Return the table of some of the actions."""
+        """Return the table of the wanted actions alone."""
         names = ("rank", "cell", "kind", "stage", "microbatch", "slice", "group")
         return replace(self, **{name: getattr(self, name)[wanted] for name in names})
 
     def numbers(self) -> Int32Array:
-        """Return the number of every action, array (kinds, stages, units), -1 where none is.
+        """Return the number of every action, array (kinds, stages, units); -1 for no action.
 
-        Of an action that is there twice it is the first.
+        An action that is there twice has the number of its first place.
         """
         shape = (len(Kind), self.stages, self.microbatches * self.slices)
         none = np.int32(len(self))
@@ -91,15 +91,15 @@ class Table:
         return shown(self.rows[self.rank[number]][self.cell[number]].strip())
 
     def place(self, number: int) -> str:
-        """Return where an action is: `row 2 (rank 1), cell 3`."""
+        """Return the place of an action as text: `row 2 (rank 1), cell 3`."""
         return place_text(int(self.rank[number]), int(self.cell[number]))
 
     def fault(self, number: int, text: str) -> Fault:
-        """Return the fault of an action."""
+        """Return a fault at the place of an action; its text begins with the cell."""
         return Fault(f"{self.text(number)} {text}", int(self.rank[number]), int(self.cell[number]))
 
     def actions(self) -> Actions:
-        """Return the actions for those who run sends and receives, too."""
+        """Return the same actions, sends and receives included, as a schedule lists them."""
         return Actions(
             rank=self.rank.astype(np.int32),
             cell=self.cell,
@@ -112,16 +112,16 @@ class Table:
 
 
 def make_table(cells: Cells) -> tuple[Table, Literal["current", "legacy"]]:
-    """Return the actions that make sense by themselves, and the dialect of the file.
+    """Return the table of the actions that make sense by themselves, and the file's dialect.
 
-    What does not is noted as a fault of the cells.
+    The others are added to the faults of the cells.
     """
     table = Table(rows=cells.rows, **cells.arrays())
     table = _with_possible_numbers(table, cells)
     count = np.bincount(table.kind, minlength=WHOLE + 1)
     if count[Kind.I]:
         legacy = count[WHOLE] > count[Kind.I]
-    else:  # W goes with I, or in the older dialect with B
+    else:  # W comes with I, or in the older dialect with B
         legacy = count[Kind.W] or (count[WHOLE] and count[WHOLE] >= count[Kind.B])
     strange = table.kind == (Kind.I if legacy else WHOLE)
     whose, whole = ("an older", "BW") if legacy else ("a newer", "B")
@@ -136,9 +136,9 @@ def make_table(cells: Cells) -> tuple[Table, Literal["current", "legacy"]]:
 
 
 def _with_possible_numbers(table: Table, cells: Cells) -> Table:
-    """Return the actions without those that name a number beyond the size of the file.
+    """Return the table without actions that name a number beyond the size of the file.
 
-    Every stage and every micro-batch has an action at least.
+    Every stage and every micro-batch has at least one action.
     """
     most = len(table)
     possible = np.ones(most, dtype=bool)

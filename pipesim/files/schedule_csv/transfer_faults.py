@@ -1,7 +1,7 @@
-"""What must hold of the sends and receives in a schedule file with transfers.
+"""Faults of the sends and receives in a schedule file with transfers.
 
-Whatever goes from one stage to a neighbour on another rank is sent once and received once: sent
-after the op that makes it, received before the op that takes it, each on the rank of that op.
+A message from one stage to a neighbour on another rank is sent once and received once: sent after
+the op that makes it, received before the op that takes it, each on the rank of that op.
 
     3SEND_F1  the output of stage 3, to stage 4       3RECV_F1  the input of stage 3, from stage 2
     3SEND_B1  the gradient for stage 2, from stage 3  3RECV_B1  the gradient that stage 4 sends
@@ -21,7 +21,7 @@ TRANSFERS = (Kind.SEND_F, Kind.SEND_B, Kind.RECV_F, Kind.RECV_B)
 
 
 def has_transfers(table: Table) -> bool:
-    """Say whether a file has any send or receive."""
+    """Return whether a file has any send or receive."""
     return bool(np.isin(table.kind, TRANSFERS).any())
 
 
@@ -43,9 +43,10 @@ def check_transfers(table: Table, numbers: Int32Array) -> Iterator[Finding]:
 def _of_kind(
     table: Table, there: Int32Array, kind: Kind, own: Int32Array, other: Int32Array, step: int
 ) -> Iterator[Finding]:
-    """Yield the faults of one kind of transfer.
+    """Yield the transfers of one kind that are missing, needless, misplaced, or of no op.
 
-    `own` is the op that each belongs to, `other` that on the neighbouring stage.
+    `own` has the number of the op that each transfer belongs to, `other` that of the op on the
+    neighbouring stage.
     """
     sends = kind in (Kind.SEND_F, Kind.SEND_B)
 
@@ -77,7 +78,7 @@ def _of_kind(
         what = f"stage {stage} does nothing with micro-batch {microbatch}"
         return table.fault(number, f"belongs to no op: {what}")
 
-    # Where an op is missing nothing is said of its transfers: the missing op is told elsewhere.
+    # The transfers of a missing op are not checked: `check_ops` finds the missing op itself.
     complete = (own >= 0) & (other >= 0)
     crosses = complete & (table.rank[own] != table.rank[other])
     given = there >= 0

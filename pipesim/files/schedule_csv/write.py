@@ -20,8 +20,8 @@ from pipesim.schedules.order.schedule import Schedule
 def write_schedule(schedule: Schedule, path: str | PathLike[str]) -> None:
     """Write the order of a schedule as a CSV file of PyTorch's pipelining.
 
-    It holds the compute ops; of a schedule from a file that lists sends and receives, these, too.
-    PyTorch loads it with `_load_csv`; of what it does not take `export_notes` tells.
+    It holds the compute ops, and the sends and receives if the schedule is from a file that lists
+    them. PyTorch loads it with `_load_csv`; `export_notes` says what PyTorch does not take.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def check_exportable(schedule: Schedule) -> None:
 
 
 def export_notes(schedule: Schedule) -> list[str]:
-    """Return what a file of a schedule does not hold, and what of it PyTorch does not take.
+    """Return notes on what a file of the schedule lacks, and on what PyTorch does not take in it.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def _rows(schedule: Schedule) -> Iterator[list[str]]:
     texts = [f"{stage}{names[kind]}{microbatch}" for stage, kind, microbatch in columns]
     for number in np.flatnonzero(source.slice).tolist():
         texts[number] += f".{source.slice[number]}"
-    second = np.zeros(len(texts), dtype=bool)  # these stand in the cell before
+    second = np.zeros(len(texts), dtype=bool)  # second ops of pairs, which share the cell before
     second[1:] = (source.group[1:] >= 0) & (source.group[1:] == source.group[:-1])
     for number in np.flatnonzero(second).tolist():
         texts[number - 1] = f"({texts[number - 1]};{texts[number]})OVERLAP_F_B"

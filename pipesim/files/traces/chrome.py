@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPRESSION = 5  # of 9; more takes longer and gains little
-MOST_TOGETHER = 10_000  # events that are written together
-OURS = "pipesim"  # the key of the metadata that tells who wrote a file
+MOST_TOGETHER = 10_000  # events that are written at a time
+OURS = "pipesim"  # the metadata key that marks a file of pipesim's
 GZIP = b"\x1f\x8b"  # how compressed files begin
 TIMES = ("ready", "start", "end")
 LEFT_OUT = {name: none for name, none in NUMBERS.items() if none is not None}
@@ -46,7 +46,7 @@ def write_chrome_trace(trace: ViewerTrace, path: str | PathLike[str]) -> None:
     Parameters
     ----------
     trace
-        What is shown; its metadata have the version of `pipesim` that made it.
+        The trace; its metadata have the version of `pipesim` that made it.
     path
         The file; one that ends in .gz is compressed.
 
@@ -96,7 +96,7 @@ def _events(trace: ViewerTrace) -> Iterator[str]:
 
 
 def _named(what: str, process: int, thread: int, name: str, place: int) -> str:
-    """Return the two events that give a process or a thread its name and its place."""
+    """Return the two metadata events with the name and the sort index of a process or thread."""
     of = {"ph": "M", "pid": process, "tid": thread}
     return ",\n".join(
         json.dumps({**of, "name": f"{what}_{key}", "args": args}, separators=(",", ":"))
@@ -105,7 +105,7 @@ def _named(what: str, process: int, thread: int, name: str, place: int) -> str:
 
 
 def _slice_event(shown: Slice) -> str:
-    more = ""  # of NUMBERS what is not none
+    more = ""  # the optional fields that are set
     if shown.microbatch >= 0:
         more = f',"microbatch":{shown.microbatch}'
     if shown.slice:
@@ -123,10 +123,10 @@ def _slice_event(shown: Slice) -> str:
 
 
 def _arrow_events(shown: Slice) -> Iterator[str]:
-    """Return the ends and the middle of arrows at a slice; each belongs to the slice it lies in.
+    """Yield the events of the arrows that end at a slice, pass through it or start from it.
 
-    A viewer that meets them in order has the slice before its arrows. They lie inside it, as at
-    its ends another may end or begin; only in one of up to a nanosecond is no room.
+    A viewer binds an event to the slice around its time, so the events lie inside: at the ends of
+    a slice another may end or begin. A slice of up to a nanosecond has no room for that.
     """
     inside = shown.start + (shown.end - shown.start >= 2)
     for phase, message, time in (
@@ -143,7 +143,7 @@ def _arrow_events(shown: Slice) -> Iterator[str]:
 
 
 def read_chrome_trace(path: str | PathLike[str]) -> "pd.DataFrame":
-    """Return the span table that a trace in Chrome's format holds.
+    """Return the span table in a trace in Chrome's format.
 
     It has the columns and rows of `Run.trace` or `Step.trace`, with times to the nanosecond.
 
@@ -170,7 +170,7 @@ def read_chrome_trace(path: str | PathLike[str]) -> "pd.DataFrame":
     fields: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, "row")}
 
     def keep(table: dict[str, Any]) -> dict[str, Any] | None:
-        """Keep what a slice tells, and nothing of any other event: a file may hold millions."""
+        """Keep the fields of a slice, and nothing of any other event: a file may hold millions."""
         if "ph" not in table:
             return table
         if table["ph"] == "X":
@@ -198,12 +198,12 @@ def read_chrome_trace(path: str | PathLike[str]) -> "pd.DataFrame":
 
 
 def _content(path: str | PathLike[str]) -> str:
-    """Return the text of a file, packed or not.
+    """Return the text of a file, compressed or not.
 
     Raises
     ------
     ConfigError
-        If it cannot be read or unpacked.
+        If it cannot be read or decompressed.
     """
     try:
         content = Path(path).read_bytes()
@@ -217,7 +217,7 @@ def _content(path: str | PathLike[str]) -> str:
 
 
 def _span_table(fields: dict[str, list[Any]]) -> "pd.DataFrame":
-    """Return the table whose columns hold these values; `end` is how long each span takes."""
+    """Return the span table from its columns, times in microseconds; `end` holds durations."""
     import pandas as pd
 
     row_order = np.argsort(fields.pop("row"), kind="stable")

@@ -1,9 +1,9 @@
 """Perfetto's own trace format, which ui.perfetto.dev opens: what Chrome's has, in fewer bytes.
 
-A file is a sequence of packets: first what is named once, kinds and the names of arguments, then a
-descriptor for every track, then the begin and the end of every slice, and what counters change
-to. Ranks are tracks with tracks of their own, below one of the whole run, which keeps them in
-order. An arrow is a number that slices share.
+A file is a sequence of packets: first the names of kinds and arguments, each with a number, then
+a descriptor of every track, then the begin and the end of every slice and the values of the
+counters. Ranks are tracks with tracks of their own, below one of the whole run, which keeps them
+in order. An arrow is a number that slices share.
 """
 
 import json
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     New: TypeAlias = Callable[..., TracePacket]  # adds a packet with some fields
 
-MOST_TOGETHER = 5_000  # packets that are turned into bytes together
+MOST_TOGETHER = 5_000  # packets that are turned into bytes at a time
 SEQUENCE = 1  # all packets are of one sequence, which shares its names
-CLEARED, NEEDED = 1, 2  # a packet names things anew, or needs what was named
-EXPLICIT = 3  # tracks below this one go by their places
-BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  # what an event is
+CLEARED, NEEDED = 1, 2  # flags of a packet: it starts new names, or needs those before
+EXPLICIT = 3  # the tracks below a track are ordered by their sibling_order_rank
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of events
 ROOT = 1  # the track of the whole run; those of ranks, threads and counters follow
-# Names of arguments, by number from 1; those of numbers have the order of a Slice's fields.
+# Names of arguments, numbered from 1; whole-number arguments are in the order of Slice's fields.
 ARGUMENTS = ("row", *NUMBERS, "resource", "ready_us")
 RESOURCE, READY = len(ARGUMENTS) - 1, len(ARGUMENTS)
 NONES = (None, *NUMBERS.values())
@@ -39,7 +39,7 @@ def write_perfetto_trace(trace: ViewerTrace, path: str | PathLike[str]) -> None:
     Parameters
     ----------
     trace
-        What is shown; its metadata have a `title`.
+        The trace; its metadata have a `title`.
     path
         The file.
 
@@ -61,14 +61,14 @@ def write_perfetto_trace(trace: ViewerTrace, path: str | PathLike[str]) -> None:
 
         for _ in _packets(trace, new):
             if len(part.packet) >= MOST_TOGETHER:
-                # Traces one behind the other are one trace: no more of it is ever in memory.
+                # Concatenated traces are one trace, so that only a part is ever in memory.
                 file.write(part.SerializeToString())
                 part = Trace()
         file.write(part.SerializeToString())
 
 
 def _packets(trace: ViewerTrace, new: "New") -> Iterator[None]:
-    """Add all packets of a trace, and yield now and then."""
+    """Add all packets of a trace; yield after each slice and each change of a counter."""
     ranks = range(ROOT + 1, ROOT + 1 + len(trace.processes))
     threads = range(ranks.stop, ranks.stop + len(trace.tracks))
     _add_names(new)
@@ -92,7 +92,7 @@ def _packets(trace: ViewerTrace, new: "New") -> Iterator[None]:
 
 
 def _add_names(new: "New") -> None:
-    """Add what gives numbers to the texts that come again and again."""
+    """Add the packet that numbers the texts of kinds, arguments and resources."""
     packet = new(sequence_flags=CLEARED)
     named = packet.interned_data
     for number, text in enumerate(KINDS, start=1):
@@ -106,7 +106,7 @@ def _add_names(new: "New") -> None:
 def _add_track(
     new: "New", number: int, name: str, parent: int | None = None, unit_name: str | None = None
 ) -> None:
-    """Add a track; those below one parent go by their numbers."""
+    """Add a track; those below the same parent are ordered by their numbers."""
     track = new().track_descriptor
     track.uuid, track.name, track.child_ordering = number, name, EXPLICIT
     if parent is not None:
@@ -116,7 +116,7 @@ def _add_track(
 
 
 def _add_what_was_run(new: "New", trace: ViewerTrace) -> None:
-    """Add a mark at the begin that tells, when it is clicked, what was run."""
+    """Add a mark at the start of the trace with the metadata as its arguments."""
     event = _add_event(new, next(trace.slices()).start, INSTANT, ROOT).track_event
     event.name = "what was run"
     for name, value in trace.metadata.items():

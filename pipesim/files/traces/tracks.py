@@ -1,4 +1,4 @@
-"""On which thread of which process a viewer shows a slice, so that none overlap."""
+"""Tracks of a trace viewer: a thread for every slice, such that no two of a thread overlap."""
 
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
@@ -13,10 +13,10 @@ LINK = RESOURCES.index("link")
 
 
 class Track(NamedTuple):
-    """A thread of a process.
+    """A thread of a process in a trace viewer.
 
-    The threads of every process count from the number of all processes plus 1: to viewers thread
-    0 is special, and one that has the number of its process comes before all others.
+    The threads of every process are numbered from the number of processes plus 1: to viewers
+    thread 0 is special, and a thread with the number of its process comes before all others.
     """
 
     process: int
@@ -27,9 +27,9 @@ class Track(NamedTuple):
 def tracks_of(
     columns: Mapping[str, Any], target: Int32Array, processes: int
 ) -> tuple[IntArray, tuple[Track, ...]]:
-    """Return the track of every slice, array (slices,), and all tracks.
+    """Return the number of every slice's track, array (slices,), and the tracks.
 
-    Of each process in this order: compute, its links by the rank they lead to, exchange, network.
+    The order in a process: compute, its links by the rank they lead to, exchange, network.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ def tracks_of(
         `process`, `resource` (codes), `start` and `end` of all slices by start and end, arrays
         (slices,).
     target
-        The rank that a slice of a link leads to, array (slices,); -1 of the others.
+        The rank that a slice of a link leads to, array (slices,); -1 for the others.
     processes
-        Their number.
+        Number of processes.
     """
     targets = int(target.max()) + 2
     places = (columns["process"] * len(RESOURCES) + columns["resource"]) * targets + target + 1
@@ -60,7 +60,7 @@ def tracks_of(
 
 
 def _lanes_of_groups(group: IntArray, start: IntArray, end: IntArray) -> IntArray:
-    """Return for spans by start and end, array (spans,), which lane of its group each goes on."""
+    """Return the lane of every span within its group, array (spans,); sorted by start, end."""
     order = np.argsort(group, kind="stable")
     own, start, end = group[order], start[order], end[order]
     overlaps = (own[1:] == own[:-1]) & (start[1:] < end[:-1])
@@ -72,15 +72,15 @@ def _lanes_of_groups(group: IntArray, start: IntArray, end: IntArray) -> IntArra
 
 
 def lanes(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Return for each span the lowest lane that is free when it starts; n log n.
+    """Return the lane of every span, the lowest that is free when it starts; in n log n time.
 
-    No two spans of a lane overlap, and there are as few lanes as there can be. Where one ends
-    another may start.
+    No two spans of a lane overlap, but one may start where another ends. There are as few lanes
+    as there can be.
 
     Parameters
     ----------
     starts, ends
-        Of the spans, sorted by start and then end.
+        Start and end of every span, sorted by start and then end.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def lanes(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     [0, 1, 0, 1]
     """
     free: list[int] = []
-    taken: list[tuple[int, int]] = []  # until when, and which lane
+    taken: list[tuple[int, int]] = []  # a heap of (end, lane)
     chosen = []
     for start, end in zip(starts, ends, strict=True):
         while taken and taken[0][0] <= start:

@@ -1,4 +1,4 @@
-"""What a trace viewer shows of a run: slices on tracks, arrows between them, counters.
+"""A run as trace viewers show it: slices on tracks, arrows between them, counters.
 
     rank 0                                       a process is a rank, of each replica
       compute      [2F0 ]                        its threads: what it computes,
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NS_A_MS = 1e6
-MOST_NS = 10**15  # with up to 15 digits every number of microseconds is told exactly
-BLOCK = 50_000  # slices that are made ready together
+MOST_NS = 10**15  # a float holds microseconds of up to 15 digits exactly
+BLOCK = 50_000  # slices that are in memory at a time
 COMPUTE, LINK = RESOURCES.index("compute"), RESOURCES.index("link")
 FORWARDS = (Kind.F, Kind.SEND_F, Kind.RECV_F)
 NO_MESSAGE = -1
-# Columns of the span table that are whole numbers, and what they have where there is none.
+# Whole-number columns of the span table, and the value that stands for none.
 NUMBERS = {"rank": None, "stage": None, "chunk": None, "microbatch": -1, "slice": 0}
 NUMBERS |= {"group": -1, "replica": 0}
 
@@ -39,8 +39,8 @@ NUMBERS |= {"group": -1, "replica": 0}
 class Slice(NamedTuple):
     """A row of the span table, as it is shown; times in nanoseconds.
 
-    `carried`, `taken` and `sent` are numbers of messages, -1 where there is none: the one that a
-    slice of a link is, the one that an op takes, and the one with its output.
+    `carried`, `taken` and `sent` are numbers of messages, -1 for none: the message that a slice
+    of a link carries, the message that an op takes, and the message with the op's output.
     """
 
     row: int
@@ -71,18 +71,18 @@ class Slice(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """Something that processes have more or less of over time, one entry a change.
+    """A quantity of each process over time, one entry a change.
 
     Parameters
     ----------
     name, unit
         Such as "in flight" and "micro-batches".
     process
-        Whose, array (changes,).
+        Number of the process, array (changes,).
     time
-        When it changes [ms], array (changes,).
+        Time of the change [ms], array (changes,).
     value
-        What there is from then on, array (changes,).
+        Value from then on, array (changes,).
     """
 
     name: str
@@ -99,21 +99,21 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewerTrace:
-    """What is written for a viewer, whatever the format.
+    """The slices, tracks, counters and metadata of a trace, whatever its format.
 
     Parameters
     ----------
     processes
-        Their names.
+        Names of the processes.
     tracks
         The threads of all processes.
     columns
         The fields of `Slice` as arrays (slices,), in the order in which they are written: by
         time, and what makes a message before what takes it.
     counters
-        What is shown below the slices of each process.
+        Shown below the slices of each process.
     metadata
-        What was run, as plain values; its `title` is text.
+        Description of the run, as plain values; its `title` is text.
     """
 
     processes: tuple[str, ...]
@@ -135,19 +135,19 @@ def viewer_trace(
     counters: Sequence[Counter] = (),
     metadata: Mapping[str, Any] | None = None,
 ) -> ViewerTrace:
-    """Return what a viewer shows of a span table.
+    """Return the trace for viewers of a span table: slices on tracks, messages and counters.
 
     Parameters
     ----------
     spans
-        Of a run or a step, whole, with the columns of `pipesim.engine.trace`.
+        The whole span table of a run or a step, with the columns of `pipesim.engine.trace`.
     counters, metadata
         As for `ViewerTrace`. A `note` is added where some spans are too short to be seen.
 
     Raises
     ------
     ValueError
-        If a time is too long to be told to the nanosecond, or all that takes time is shorter.
+        If a time is too long to be exact to the nanosecond, or all spans are shorter than one.
     """
     columns = {str(name): column.to_numpy() for name, column in spans.items()}
     columns |= {name: spans[name].cat.codes.to_numpy() for name in ("resource", "kind")}
@@ -172,12 +172,12 @@ def viewer_trace(
 
 
 def _note(start: FloatArray, end: FloatArray) -> dict[str, str]:
-    """Return a note where spans from start to end [ms] are told as if they took no time.
+    """Return a note on spans [ms] that are shown as if they took no time; empty if none is.
 
     Raises
     ------
     ValueError
-        If that is so of all that take time.
+        If that holds for all spans that take time.
     """
     taken = end - start > 8 * np.spacing(end)  # less is rounding
     lost = taken & (nanoseconds(end) == nanoseconds(start))
@@ -194,9 +194,9 @@ def _note(start: FloatArray, end: FloatArray) -> dict[str, str]:
 
 
 def _add_messages(columns: dict[str, Any]) -> Int32Array:
-    """Add what each slice has to do with messages; return the ranks that they are sent to.
+    """Add the messages that each slice carries, takes and sends; return each link's receiver.
 
-    Array (slices,), -1 where nothing is sent.
+    The receiving rank of each slice of a link, array (slices,); -1 for the other slices.
     """
     kind, resource = columns["kind"], columns["resource"]
     forwards = np.isin(kind, FORWARDS)
@@ -225,10 +225,10 @@ def _add_messages(columns: dict[str, Any]) -> Int32Array:
 
 
 def _way(columns: Mapping[str, Any]) -> IntArray:
-    """Return what puts slices that take no time, all at one moment, in the order of messages.
+    """Return the sort key of simultaneous slices that take no time: the way of their messages.
 
-    Array (slices,): a message stands behind the op that sends it, and before the op that takes
-    it. Of an overlapped pair the forward goes first.
+    Array (slices,): a message comes after the op that sends it, and before the op that takes it.
+    In an overlapped pair the forward comes first.
     """
     stage = columns["stage"].astype(np.int64)
     stages = stage.max() + 1
@@ -238,12 +238,12 @@ def _way(columns: Mapping[str, Any]) -> IntArray:
 
 
 def nanoseconds(times: FloatArray) -> IntArray:
-    """Return times in whole nanoseconds [ns] of such in milliseconds.
+    """Return times given in milliseconds as whole nanoseconds [ns].
 
     Raises
     ------
     ValueError
-        If they are too long to be told so exactly.
+        If a time is too long to be exact.
     """
     rounded = np.rint(times * NS_A_MS)
     if not (np.abs(rounded) <= MOST_NS).all():

@@ -37,21 +37,22 @@ def gantt(
 ) -> Axes:
     """Return the Axes with the Gantt chart of one run, or of several under each other.
 
-    Of a whole step the replicas stand under each other, and after their ops what comes at the
-    end: reductions, optimizer, gathers. While a rank still computes, its reduction is a strip at
-    the foot of the row.
+    The replicas of a whole step stand under each other, their ops followed by the end of the
+    step: reductions, optimizer, gathers. While a rank still computes, its reduction is a strip
+    at the foot of the row.
 
     Bars carry their micro-batch where they are wide enough. Idle time is shaded by cause, and
     its share of the step stands at the right of each row. Two lines mark the makespan of equal
-    stages by the closed form (dashed) and the lower bound of these stages (dotted). Of several
-    runs, each says what it saves beside the slowest that does the same work; an arrow leads there.
+    stages by the closed form (dashed) and the lower bound of these stages (dotted). Each of
+    several runs has a note of the time it saves beside the slowest that does the same work, and
+    an arrow to the end of that one.
 
     Parameters
     ----------
     runs
         One run, several to be drawn on one time axis, or a step.
     ax
-        Where to draw; by default on a new figure.
+        The Axes to draw on; by default those of a new figure.
     critical_path
         Whether to outline the ops on the critical path of each run, with lines between ranks.
 
@@ -100,7 +101,7 @@ def gantt(
 
 
 def runs_of(drawn: Run | Step | Iterable[Run]) -> list[Run]:
-    """Return the runs of what is to be drawn, at least one."""
+    """Return the runs to be drawn, at least one: a single run, several, or those of a step."""
     if isinstance(drawn, Run):
         return [drawn]
     runs = list(drawn.runs if isinstance(drawn, Step) else drawn)
@@ -112,7 +113,7 @@ def runs_of(drawn: Run | Step | Iterable[Run]) -> list[Run]:
 def _set_axes(
     ax: Axes, runs: Sequence[Run], tops: Sequence[float], bottom: float, until: float
 ) -> None:
-    """Set up the axes for rows from the tops down to the bottom, and all times up to one [ms]."""
+    """Set up the axes: rows from the tops down to the bottom, times to the last end or `until`."""
     times = [run.makespan for run in runs] + [t for run in runs for t in limits_of(run).values()]
     ax.set_xlim(0, 1.003 * max(*times, until) or 1.0)  # lines stay inside
     ax.set_ylim(bottom - 0.5, -0.5)
@@ -128,7 +129,7 @@ def _set_axes(
 def _draw_run(ax: Axes, run: Run, top: float) -> None:
     begin = run.spans.begin
     widths, colours = (run.spans.end - run.spans.start) * points_per_ms(ax), faces(run)
-    # On whole pixels all narrow bars of a stretch get wider or vanish alike: bands that are none.
+    # Snapped to whole pixels, neighbouring narrow bars widen or vanish alike: false bands.
     snap = False if np.median(widths) < NARROW else None
     for cause, found in run.idle_spans.items():
         face, hatch, _ = IDLE_STYLES[cause]
@@ -171,7 +172,7 @@ def run_title(run: Run) -> str:
 
 
 def run_titles(runs: Sequence[Run]) -> list[str]:
-    """Return a title a run; what all have in common stands above the first alone."""
+    """Return the titles of runs; a title of the stages that all share is above the first only."""
     common = {own_title(run) for run in runs}
     if len(runs) == 1 or len(common) > 1 or common == {""}:
         return [run_title(run) for run in runs]
@@ -180,7 +181,7 @@ def run_titles(runs: Sequence[Run]) -> list[str]:
 
 
 def lanes(run: Run, top: float) -> tuple[FloatArray, FloatArray]:
-    """Return where each bar is centred and how high it is, in rows.
+    """Return the centre and the height of each bar [rows], arrays (ops,).
 
     The two ops of an overlapped pair share a row: the forward above, the backward below.
     """
@@ -193,14 +194,14 @@ def lanes(run: Run, top: float) -> tuple[FloatArray, FloatArray]:
 
 
 def faces(run: Run) -> FloatArray:
-    """Return the colour of each bar, array (ops, 3)."""
+    """Return the RGB colour of each bar, array (ops, 3)."""
     colour = {kind: to_rgb(KIND_COLOURS[kind.name]) for kind in run.schedule.kinds}
     found: FloatArray = np.array([colour[kind] for kind in run.schedule.kind])
     return found * shades(run)[:, np.newaxis]
 
 
 def shades(run: Run) -> FloatArray:
-    """Return how light each bar is: 1 for the first chunk of a rank, less for later ones."""
+    """Return the lightness of each bar, array (ops,): 1 for a rank's first chunk, then less."""
     schedule = run.schedule
     direction = schedule.directions[schedule.microbatch]
     chunk = schedule.placement.chunk_table[direction, schedule.stage]

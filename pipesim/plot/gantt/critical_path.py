@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from pipesim.plot.gantt.boxes import corners
 from pipesim.run.run import Run
 
-THICKEST, THINNEST = 1.7, 0.4  # of an outline [points]
+THICKEST, THINNEST = 1.7, 0.4  # width of an outline [points]
 ABOVE_BARS, ABOVE_LABELS = 3.4, 4.5
 WORDS = "critical path"
 
@@ -60,7 +60,7 @@ def draw_path(ax: Axes, run: Run, top: float, bar: float, points_per_ms: float) 
 
 
 def path_handle() -> Line2D:
-    """Return what stands for the critical path in a legend: an outlined box."""
+    """Return the legend handle of the critical path: an outlined box."""
     return Line2D(
         [],
         [],

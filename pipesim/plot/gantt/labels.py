@@ -12,7 +12,7 @@ MOST_LABELS = 5000
 
 
 def row_font(ax: Axes, largest: float) -> float:
-    """Return a font size [points] that fits into a row."""
+    """Return the font size [points] that fits into a row, at most `largest`."""
     rows = abs(ax.get_ylim()[0] - ax.get_ylim()[1])
     points = ax.get_window_extent().height / ax.figure.dpi * 72
     return float(np.clip(0.62 * points / rows, 1.0, largest))
@@ -31,18 +31,18 @@ def label_bars(
     faces: FloatArray,
     lines: FloatArray,
 ) -> None:
-    """Write the micro-batch into the bars, in a font in which the widest number of a kind fits.
+    """Write the micro-batches into the bars, in a font in which the widest of a kind fits.
 
     Parameters
     ----------
     ax, run
         The chart, and the run that is drawn on it.
     lanes
-        Where each bar is centred, and how high it is as a part of a full bar.
+        The centre of each bar [rows], and its height as part of a full bar.
     faces
         The colour of each bar, array (ops, 3).
     lines
-        Times [ms] of lines across the bars: a number on one keeps it off with the bar's colour.
+        Times [ms] of lines across the bars: a number on a line covers it with the bar's colour.
     """
     if len(run.schedule) > MOST_LABELS:
         return
@@ -82,7 +82,7 @@ def label_bars(
 
 
 def idle_shares(ax: Axes, run: Run, top: float) -> None:
-    """Write at the right of each row how much of the step its rank idles."""
+    """Write the idle share of each rank's step at the right of its row."""
     font = row_font(ax, 8.5)
     for rank, share in enumerate(run.rank_times.bubble_fraction.tolist()):
         ax.text(

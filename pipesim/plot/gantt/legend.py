@@ -1,4 +1,4 @@
-"""The legend of a Gantt chart, and where its numbers come from."""
+"""The legend of a Gantt chart, and the sources of its costs."""
 
 from collections.abc import Sequence
 from textwrap import fill
@@ -17,18 +17,18 @@ from pipesim.run.run import Run
 COLUMNS = 4
 CLOSED_FORM, LOWER_BOUND = "equal stages (closed form)", "lower bound"
 LIMIT_LINES: dict[str, Literal["--", ":"]] = {CLOSED_FORM: "--", LOWER_BOUND: ":"}
-SMALLEST_SHARE = 0.002  # of the idle time; a cause of less is not found in the picture
+SMALLEST_SHARE = 0.002  # of the idle time; a cause with less cannot be seen in the picture
 
 
 def closed_form_makespan(run: Run) -> float | None:
-    """Return the makespan [ms] that the closed form gives equal stages of the same mean cost."""
+    """Return the makespan [ms] of equal stages of the same mean cost, by the closed form."""
     if run.closed_form is None:
         return None
     return float(run.rank_times.busy.mean() / (1 - run.closed_form))
 
 
 def limits_of(run: Run) -> dict[str, float]:
-    """Return the makespans [ms] that a run is measured against, by what they are called."""
+    """Return the reference makespans of a run [ms] by name: closed form and lower bound."""
     limits = {CLOSED_FORM: closed_form_makespan(run), LOWER_BOUND: run.lower_bound}
     return {words: time for words, time in limits.items() if time is not None}
 
@@ -36,7 +36,7 @@ def limits_of(run: Run) -> dict[str, float]:
 def draw_legend(
     ax: Axes, runs: Sequence[Run], critical_path: bool = False, more: Sequence[Patch] = ()
 ) -> None:
-    """Draw below the axis what colours, hatches and lines mean; `more` are those of a step."""
+    """Draw the legend of colours, hatches and lines below the axis; `more` are a step's."""
     kinds = sorted({kind for run in runs for kind in run.schedule.kinds})
     causes = {
         cause
@@ -78,7 +78,7 @@ def draw_legend(
 
 
 def shade_words(runs: Sequence[Run]) -> str | None:
-    """Return what darker bars mean, where some are."""
+    """Return the legend text of darker bars; None if there are none."""
     placements = [run.schedule.placement for run in runs]
     darker = {
         "later chunks": any(placement.stages > placement.ranks for placement in placements),
@@ -89,7 +89,7 @@ def shade_words(runs: Sequence[Run]) -> str | None:
 
 
 def draw_sources(ax: Axes, runs: Sequence[Run]) -> None:
-    """Write below the legend where the numbers come from."""
+    """Write the sources of the costs below the legend."""
     legend = ax.get_legend()
     rows = -(-len(legend.get_texts()) // COLUMNS) if legend else 0
     sources = dict.fromkeys(run.pipeline.source for run in runs if run.pipeline.source)

@@ -18,12 +18,12 @@ from pipesim.run.step import Step
 if TYPE_CHECKING:
     import pandas as pd
 
-STRIP = 0.3  # of a bar's height: what goes on beside the compute
+STRIP = 0.3  # height of work beside the compute, as part of a bar
 ABOVE_BARS = 2.5
 
 
 def step_titles(step: Step) -> list[str]:
-    """Return a line a replica; the first tells of the whole step, too."""
+    """Return the titles of the replicas; the whole step is above the first."""
     named = [
         f"replica {number}: {ms_text(run.makespan)}, {bubble_text(run)}"
         for number, run in enumerate(step.runs)
@@ -34,7 +34,7 @@ def step_titles(step: Step) -> list[str]:
 
 
 class EndBoxes(NamedTuple):
-    """What one kind of work at a step's end takes; arrays (boxes,), `height` as part of a bar."""
+    """The boxes of one kind of work at a step's end; arrays (boxes,), `height` in bars."""
 
     replica: IntArray
     rank: IntArray
@@ -43,19 +43,19 @@ class EndBoxes(NamedTuple):
     height: FloatArray
 
     def where(self, chosen: BoolArray) -> "EndBoxes":
-        """Return some of them."""
+        """Return the chosen boxes."""
         return EndBoxes._make(column[chosen] for column in self)
 
 
 def end_trace(step: Step) -> "pd.DataFrame":
-    """Return the rows of a step's trace that are its end."""
+    """Return the rows of the step's end in the trace of a step."""
     return step.trace[step.trace.microbatch < 0]
 
 
 def end_boxes(step: Step) -> dict[str, EndBoxes]:
-    """Return what takes time at the end of a step, by kind: what `END_STYLES` names.
+    """Return the boxes of all that takes time at a step's end, by kind of `END_STYLES`.
 
-    A strip where the rank still computes beside it, a bar of full height from there on.
+    Work is a strip while the rank still computes, and a bar of full height from there on.
     """
     trace = end_trace(step)
     found: dict[str, EndBoxes] = {}
@@ -79,7 +79,7 @@ def end_boxes(step: Step) -> dict[str, EndBoxes]:
 
 
 def draw_ends(ax: Axes, step: Step, tops: Sequence[float], bar: float) -> list[Patch]:
-    """Draw the end of a step over the bars of its replicas; return what the legend needs.
+    """Draw the end of a step over the bars of its replicas; return the handles for the legend.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The row above each run of a Gantt chart: its title, and what the run saves beside others."""
+"""The row above each run of a Gantt chart: its title, and the time saved beside others."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ from pipesim.run.run import Run
 
 ABOVE = 0.62  # rows between a title and the middle of the row below it
 LARGEST_FONT, SMALLEST_FONT = 9.0, 4.0  # points
-APART = 12.0  # points between a title and what is saved
+APART = 12.0  # points between a title and the note of the time saved
 ARROW_HEAD = 8.0  # points
 SAME = 1e-9  # relative; times this close count as equal
 
 
 def saved_text(run: Run, runs: Sequence[Run]) -> str | None:
-    """Return how much sooner a run ends than the slowest of those that do the same work.
+    """Return the time saved by a run beside the slowest that does the same work, as text.
 
-    None for the slowest. Runs with other numbers of micro-batches, as those of several batches,
-    and forwards alone beside whole steps do not count: they do other work.
+    None for the slowest. Runs with other numbers of micro-batches, and forwards alone beside
+    whole steps, do other work and do not count.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def saved_text(run: Run, runs: Sequence[Run]) -> str | None:
 
 
 def slowest_rival(run: Run, runs: Sequence[Run]) -> Run:
-    """Return the slowest of the runs that do the same work as one, which it may be itself."""
+    """Return the slowest run that does the same work as a given one, maybe that one itself."""
     rivals = (each for each in runs if _work(each) == _work(run))
     return max(rivals, key=lambda each: each.makespan, default=run)
 
@@ -60,7 +60,8 @@ def draw_titles(
     ax
         The chart, in the size that it will have.
     titles, notes, tops
-        Of each run; the row of rank 0. A note that would not be readable is left out.
+        Title and note of each run, and the row of its rank 0. A note that would not be readable
+        is left out.
     """
     room = ax.get_window_extent().width
     apart = APART * ax.figure.dpi / 72

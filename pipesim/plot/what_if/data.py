@@ -1,4 +1,4 @@
-"""What a what-if page holds of runs: their numbers' words, and pictures that share columns."""
+"""Data of a what-if page: the names of its numbers, and pictures of runs that share columns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from pipesim.run.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
-# Number of a sweep's table -> its words and its unit.
+# Column of numbers in a sweep's table -> its name on the page and its unit.
 NUMBERS = {
     "makespan_ms": ("makespan", "ms"),
     "step_ms": ("step, with its end", "ms"),
@@ -35,9 +35,9 @@ NUMBERS = {
 
 
 def shown_numbers(table: "pd.DataFrame") -> list[str]:
-    """Return the numbers of a table that say something.
+    """Return the columns of numbers that a page shows of a sweep's table.
 
-    At some point they are there; the memory is not 0, and the step is not just the makespan.
+    Those with a number at some point; not a memory that is 0, nor steps equal to the makespans.
     """
     found = [name for name in NUMBERS if np.isfinite(table[name]).any()]
     if table.step_ms.equals(table.makespan_ms):
@@ -48,25 +48,25 @@ def shown_numbers(table: "pd.DataFrame") -> list[str]:
 
 
 class PageFullError(Exception):
-    """Raised where the charts of a sweep are more than a page can hold; says what is too much."""
+    """The charts of a sweep are more than a page can hold; the message says what is too much."""
 
 
 def pictures_of(
     runs: Iterable[Run | None], errors: Sequence[str | None], most: int
 ) -> tuple[list[Picture | None], list[str]]:
-    """Return what a chart draws of every run, without what ranks hold, and the costs' sources.
+    """Return the picture of every run, without the memory of ranks, and the costs' sources.
 
     Parameters
     ----------
     runs, errors
-        Of each row of a table its run, and why it has none.
+        The run of each row of a table, and the reason if it has none.
     most
-        Ops.
+        Largest number of ops in all.
 
     Raises
     ------
     PageFullError
-        If they would have more bars than `most`: then the rest is not run, either.
+        If the pictures would have more bars than `most`; the rest is then not run.
     ValueError
         If a row has neither run nor error, or there are not as many runs as rows.
     """
@@ -91,9 +91,9 @@ def pictures_of(
 
 
 def blank_picture(pictures: Iterable[Picture | None]) -> Picture:
-    """Return a picture with the rows and all kinds and causes of any picture, but nothing drawn.
+    """Return the empty picture with the rows, kinds of op and idle causes of all pictures.
 
-    Of each kind and cause there is one box, nowhere, by which the legend knows its colour.
+    Each kind and cause has one box without a place, by which the legend knows its colour.
     """
     there = [picture for picture in pictures if picture is not None]
     return replace(
@@ -119,24 +119,24 @@ def _blank(groups: Sequence[dict[str, Columns]], order: Iterable[str]) -> dict[s
 
 
 def _nowhere(boxes: Columns) -> Columns:
-    """Return the first of some boxes, without a place in time."""
+    """Return the columns of the first box, without a place in time."""
     first = {name: column[:1] for name, column in boxes.items()}
     return first | {side: np.full_like(first[side], np.nan) for side in ("left", "right")}
 
 
 def boxes_of(picture: Picture) -> dict[str, Columns]:
-    """Return the columns of a picture by the name of what draws them."""
+    """Return the columns of a picture's boxes, by the name of the renderer that draws them."""
     boxes = {f"bars {kind}": columns for kind, columns in picture.bars.items()}
     boxes |= {f"idle {cause}": columns for cause, columns in picture.idle.items()}
     return boxes | {"critical path": picture.path, "messages": picture.messages}
 
 
 def packed(pictures: Iterable[Picture | None]) -> tuple[list[Any], list[dict[str, Any] | None]]:
-    """Return the columns of pictures, equal ones once, and what each picture has of them.
+    """Return the distinct columns of pictures, and each picture with its columns by number.
 
     Runs of one schedule have their stages, micro-batches and colours in common. A picture is a
-    `title`, `shares`, `limits`, and `boxes`: by the name of what draws them, the numbers of the
-    columns.
+    `title`, `shares`, `limits`, and `boxes`: the numbers of the columns by name of the renderer
+    that draws them.
 
     Examples
     --------

@@ -29,15 +29,15 @@ class Dial:
 
 
 def dials_of(table: "pd.DataFrame") -> tuple[list[Dial], IntArray]:
-    """Return the sliders of a sweep, and the row at each of their settings.
+    """Return the sliders of a sweep, and the row of its table at each of their settings.
 
-    Keys with a single value have no slider. The rows have a dimension a slider; of equal points
-    the first one's counts. Numbers in no order, such as draws, are put in order.
+    Keys with a single value have no slider. The rows have a dimension a slider; the first
+    of equal points counts. Numbers in no order, such as draws, are put in order.
 
     Parameters
     ----------
     table
-        A table of `sweep_config`, whole.
+        The whole table of `sweep_config`.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def dials_of(table: "pd.DataFrame") -> tuple[list[Dial], IntArray]:
 
 
 def _in_order(known: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """Return values as they are written; numbers in no order, such as draws, rising."""
+    """Return values in the order given, or rising if they are numbers in no order, as draws."""
     first = [value[0] for value in known.values()]
     if any(len(value) > 1 or not isinstance(value[0], int | float) for value in known.values()):
         return known

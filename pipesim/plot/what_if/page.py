@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ERROR = "error"  # the column of a sweep's table
-MOST_POINTS = 400  # with charts in one page
+MOST_POINTS = 400  # most points with charts in one page
 SLIDER_WIDTH, TABLE_WIDTH = 330, 555  # [pixels]
 CURVE_HEIGHT, LEAST_CURVE_WIDTH = 290, 300  # [pixels]
 SIDES = (5, 15, 5, 15)
@@ -59,7 +59,7 @@ p { font: 11px sans-serif; color: #606060; margin: 4px 0; width: 545px; }
 
 
 def draw_page(table: "pd.DataFrame", runs: Iterable[Run | None]) -> tuple[UIElement, CustomJS]:
-    """Return the page, and what shows the point at its sliders."""
+    """Return the page, and the callback that shows the point at its sliders."""
     dials, rows = dials_of(table)
     names = shown_numbers(table)
     errors = [error if isinstance(error, str) else None for error in table[ERROR]]
@@ -85,7 +85,7 @@ def draw_page(table: "pd.DataFrame", runs: Iterable[Run | None]) -> tuple[UIElem
         "curve": curve,
     }
     show = CustomJS(args={"page": page}, code="whatIf.show(page)")
-    # Through the other callback, so that the data is in the file once.
+    # The page is reached through the other callback, so that its data is in the file once.
     compare = CustomJS(args={"show": show}, code="whatIf.compare(show.args.page)")
     button = Button(label="compare with this point", align="end", name="compare")
     button.js_on_event("button_click", compare)
@@ -104,7 +104,7 @@ def draw_page(table: "pd.DataFrame", runs: Iterable[Run | None]) -> tuple[UIElem
 def _data(
     table: "pd.DataFrame", rows: IntArray, names: Sequence[str], errors: Sequence[str | None]
 ) -> dict[str, Any]:
-    """Return the table as the page has it: the row at each setting, and what is told of rows."""
+    """Return the data of the page: the row at each setting of the sliders, and rows' contents."""
     heads = {"schedule": "schedule", "ranks": "ranks", "microbatches": "micro-batches"}
     return {
         "rows": rows.ravel().astype(np.int32),
@@ -141,7 +141,7 @@ def _sliders(dials: Sequence[Dial]) -> list[CategoricalSlider]:
 def _chart(
     runs: Iterable[Run | None], errors: Sequence[str | None]
 ) -> tuple[list[UIElement], dict[str, Any]]:
-    """Return the chart of the points, still blank, and what of it follows the sliders."""
+    """Return the elements of the chart, still blank, and its parts that follow the sliders."""
     if len(errors) > MOST_POINTS:
         raise PageFullError(f"the sweep has {len(errors):,} points, and a page holds {MOST_POINTS}")
     pictures, sources = pictures_of(runs, errors, MOST_BARS)
@@ -175,7 +175,7 @@ def _chart(
 
 
 def _no_chart(reason: str) -> UIElement:
-    """Return what stands in the place of a chart that would be too large."""
+    """Return the note in the place of a chart that would be too large."""
     text = (
         f"<b>No chart: {reason}. The numbers are those of all points. Fewer values an axis, or "
         "fewer micro-batches, bring the chart back.</b>"
@@ -184,7 +184,7 @@ def _no_chart(reason: str) -> UIElement:
 
 
 def _curve(dials: Sequence[Dial], names: Sequence[str]) -> tuple[UIElement, dict[str, Any]]:
-    """Return a number over an axis, both to be chosen, and what of it follows the sliders."""
+    """Return the curve of a chosen number over an axis, and its parts that follow the sliders."""
     wide = {"sizing_mode": "stretch_width", "min_width": 120}
     number = Select(
         title="number",

@@ -1,4 +1,4 @@
-"""What goes from layer to layer: a tensor, or tensors in tuples, lists and dictionaries."""
+"""Activations between layers: a tensor, or tensors in tuples, lists and dictionaries."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 def copied(activation: Any) -> Any:
-    """Return an activation that a layer may change in place: of its own storage, and no leaf."""
+    """Return a clone of an activation, which a layer may change in place, as it is no leaf."""
     return tree_map_only(torch.Tensor, torch.clone, activation)
 
 
 def fresh(activation: Any) -> Any:
-    """Return an activation as if it had just arrived: of its own storage, and without its past.
+    """Return a detached copy of an activation, as if it had just arrived from another rank.
 
-    So autograd can work with it, even if it was made in inference mode.
+    Autograd can work with it, even if the activation was made in inference mode.
     """
     with torch.inference_mode(False):
         return tree_map_only(
@@ -23,7 +23,7 @@ def fresh(activation: Any) -> Any:
 
 
 def cut_off(activation: Any) -> Any:
-    """Return an activation as leaves, apart from what has made it."""
+    """Return an activation as leaf tensors, detached from the graph that has made it."""
     return tree_map_only(
         torch.Tensor, lambda x: x.detach().requires_grad_(x.requires_grad), activation
     )

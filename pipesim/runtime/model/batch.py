@@ -1,4 +1,4 @@
-"""A batch: that it can be split into micro-batches, and these."""
+"""Splitting a batch into micro-batches, after a check that it can be split."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ REDUCTIONS = ("mean", "sum")
 
 
 class MicroBatch(NamedTuple):
-    """Some samples of a batch, and what their loss counts for in that of the batch."""
+    """The inputs and targets of a micro-batch, and the weight of its loss in the batch's loss."""
 
     inputs: Tensor
     targets: Tensor
@@ -18,7 +18,7 @@ class MicroBatch(NamedTuple):
 
 
 def check_batch(inputs: Any, targets: Any, count: int, reduction: str) -> None:
-    """Check that a batch can be split into so many micro-batches.
+    """Check that a batch can be split into `count` micro-batches.
 
     Raises
     ------
@@ -46,9 +46,9 @@ def check_batch(inputs: Any, targets: Any, count: int, reduction: str) -> None:
 
 
 def micro_batches(inputs: Tensor, targets: Tensor, count: int, reduction: str) -> list[MicroBatch]:
-    """Return so many micro-batches, as equal as can be.
+    """Return a batch as `count` micro-batches, as equal as can be.
 
-    Their tensors are copies, as a rank of its own would get them: none keeps the whole batch.
+    Their tensors are copies, as a separate rank would get them: none keeps the whole batch.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch: what it must be; and as the last layer of a profile."""
+"""The loss of a micro-batch: its checks, and the loss as the last layer of a profile."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,14 +7,15 @@ from torch import Tensor, nn
 
 
 class LossLayer(nn.Module):
-    """A loss as a layer: it takes what the model puts out, and has the targets.
+    """A loss as a layer, which holds the targets and takes the output of the model.
 
     Parameters
     ----------
     loss_fn
         (output, targets) -> loss, or (output) -> loss if there are no targets.
     targets
-        Of one micro-batch, or None. They are no buffer: what autograd keeps of them counts.
+        Targets of one micro-batch, or None. They are no buffer, so that what autograd keeps of them
+        counts as kept.
 
     Examples
     --------
@@ -36,7 +37,7 @@ class LossLayer(nn.Module):
 
 
 def check_loss(loss_fn: Any) -> None:
-    """Check that nothing in a loss is to be trained: no stage would have its gradients.
+    """Check that a loss has no parameters to train, as no stage would hold their gradients.
 
     Raises
     ------
@@ -48,7 +49,7 @@ def check_loss(loss_fn: Any) -> None:
 
 
 def layer_kind(layer: nn.Module) -> str:
-    """Return of what kind a layer is: its class, or the function that is the loss.
+    """Return the kind of a layer: the name of its class, or of the function that is the loss.
 
     Examples
     --------

@@ -18,9 +18,9 @@ class PipelineStage(nn.Module):
     Parameters
     ----------
     layers
-        In forward order, each a module that takes what the one before puts out.
+        Modules in forward order; each takes the output of the one before.
     names
-        One a layer; by default their numbers in the stage.
+        Names of the layers; by default their numbers in the stage.
     recompute
         Whether only the stage's input is kept from the forward, and the rest is rebuilt before
         the backward (activation checkpointing).
@@ -53,15 +53,15 @@ class PipelineStage(nn.Module):
             raise ValueError(f"{len(self.names)} names for {len(self.layers)} layers")
 
     def forward(self, activation: Any) -> Any:
-        """Return what the last layer puts out."""
+        """Return the output of the last layer."""
         if self.recompute:
             return checkpoint(self.run_layers, activation, use_reentrant=False)
         return self.run_layers(activation)
 
     def run_layers(self, activation: Any) -> Any:
-        """Return the same, and keep all that a backward needs, whether it recomputes or not.
+        """Return the output of the last layer; keep all that a backward needs, without recomputing.
 
-        What a layer raises gets a note of which layer it was.
+        An error in a layer gets a note that names the layer.
         """
         for name, layer in zip(self.names, self.layers, strict=True):
             try:
@@ -74,7 +74,7 @@ class PipelineStage(nn.Module):
 
 @contextmanager
 def explained(number: int, activation: Tensor) -> Iterator[None]:
-    """Say more than torch does where a stage changes in place the activation that it takes.
+    """Replace torch's error where a stage changes its input in place by one that explains it.
 
     Raises
     ------
@@ -102,14 +102,14 @@ def model_layers(
     ----------
     model
         An `nn.Sequential` or `nn.ModuleList`, a list of modules, or any module whose layers
-        `names` says.
+        `names` lists.
     names
         Names of submodules, such as "blocks.0", in forward order, none within another.
 
     Raises
     ------
     ValueError
-        If there is no such submodule, one would run twice, or it is not known what the layers are.
+        If there is no such submodule, one would run twice, or the layers are not known.
 
     Examples
     --------
@@ -132,12 +132,12 @@ def model_layers(
 
 
 def checked_stages(stages: Any) -> list[nn.Module]:
-    """Return the stages of a pipeline in a list.
+    """Return the stages of a pipeline as a list of modules.
 
     Raises
     ------
     TypeError
-        If they are no modules in a row.
+        If they are no sequence of modules.
     """
     if not isinstance(stages, Iterable):
         raise TypeError(
@@ -171,7 +171,7 @@ def _named_layers(model: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.
 
 
 def check_gradients_can_be(name: str, module: nn.Module) -> None:
-    """Check that autograd can work with what a module holds, whatever the mode is now.
+    """Check that autograd can work with the parameters and buffers of a module.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def split_model(
     names: Sequence[str] | None = None,
     recompute: bool | Sequence[bool] = False,
 ) -> list[PipelineStage]:
-    """Return the stages of which stage s holds the next counts[s] layers of a model.
+    """Return a model as stages: stage s holds the next counts[s] of its layers.
 
     The layers are the model's own, not copies.
 
@@ -202,8 +202,8 @@ def split_model(
     model, names
         As for `model_layers`.
     counts
-        Number of layers of every stage; they sum to the number of layers. Those of a profile with
-        the loss count it as a layer of the last stage: take 1 off there.
+        Number of layers of every stage; they sum to the number of layers. A split of a profile with
+        the loss counts it as a layer of the last stage: take 1 off there.
     recompute
         Whether stages recompute: for all, or one a stage.
 

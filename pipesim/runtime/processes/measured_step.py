@@ -1,4 +1,4 @@
-"""What was measured of a real step: when each op really ran, in the words of a simulated one."""
+"""A measured step: start and end of every op as it really ran, in the terms of a simulated run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ Records = Sequence[tuple[int, str, int, int, int]]  # stage, kind, micro-batch, 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MeasuredStep:
-    """When every op of a real step started and ended, each time that it was run.
+    """Start and end of every op of a real step [ms], in each of its repeats.
 
     Parameters
     ----------
     order
         The order that was run.
     protocol
-        How its messages were sent, as a protocol of `pipesim.schedules.program.lowering`.
+        The protocol of its messages, one of `pipesim.schedules.program.lowering`.
     start, end
-        Of every op, arrays (repeats, ops) in the order of the schedule [ms], from the first start
-        of each repeat.
+        Start and end of every op from the first start of each repeat [ms], arrays (repeats, ops)
+        in the order of the schedule.
     """
 
     order: Schedule
@@ -51,13 +51,13 @@ class MeasuredStep:
 
     @property
     def end_ms(self) -> FloatArray:
-        """When each op ends, from the first start, median over the repeats; array (ops,) [ms]."""
+        """End of every op from the first start, median over the repeats; array (ops,) [ms]."""
         ends: FloatArray = np.median(self.end, axis=0)
         return ends
 
     @cached_property
     def ops(self) -> "pd.DataFrame":
-        """One row an op and repeat: repeat, rank, stage, kind, microbatch, start, end [ms].
+        """Table, one row an op and repeat: repeat, rank, stage, kind, microbatch, start, end [ms].
 
         In the order in which each rank ran them, with the columns of a simulated run's trace.
         """
@@ -76,9 +76,9 @@ class MeasuredStep:
         return table.assign(start=self.start.ravel(), end=self.end.ravel())
 
     def pipelines(self) -> list[Pipeline]:
-        """Return for each repeat a pipeline whose every op takes what it took there.
+        """Return one pipeline a repeat, whose costs are the measured times of the ops.
 
-        Where a stage runs its backward whole that is its I, with a W that takes nothing.
+        A whole backward counts as I, with a W that takes no time.
         """
         return [self._pipeline(took) for took in self.end - self.start]
 
@@ -107,7 +107,7 @@ class MeasuredStep:
 def measured_step(
     order: Schedule, protocol: str, records: Sequence[Sequence[Records]]
 ) -> MeasuredStep:
-    """Return what was measured, from the records of each rank and repeat.
+    """Return the measured step, from the records of each rank and repeat.
 
     Raises
     ------

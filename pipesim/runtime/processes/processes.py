@@ -29,7 +29,7 @@ GRACE_S = 2.0  # for the cause of a failure to show, when the first complaint is
 SLOWEST_START_S = 90.0  # of all processes together: each imports PyTorch
 LONGEST_S = 1e6  # which the system can still wait for at once
 
-# A process dies so while it starts where the script that is imported again has no guard.
+# Added when a process dies at its start, as where the script, imported again, has no guard.
 NO_GUARD = (
     '; did the script call this outside of `if __name__ == "__main__":`? What it printed says more'
 )
@@ -64,7 +64,7 @@ def measure_steps(
     cores: Sequence[int] | None = None,
     timeout_s: float = 120.0,
 ) -> list[MeasuredStep]:
-    """Run steps on a process a rank, in turns, and return what was measured.
+    """Return steps as measured, run in turns with a process a rank.
 
     Each is run once before, untimed; then all of them once, all of them again, and so on.
     Processes are started by `spawn`, so a script that calls this does so below
@@ -75,19 +75,21 @@ def measure_steps(
     Parameters
     ----------
     steps
-        All on the same number of ranks, which are started once.
+        Steps on the same number of ranks, whose processes are started once.
     repeats
-        Times that each step is measured.
+        Number of measurements of each step.
     cores
         The core that each rank is kept on, where the system can do that; by default any.
     timeout_s
-        For all of it, beside the start of the processes; above 0 and at most 10^6.
+        Limit for all repeats of all steps, beside the start of the processes; above 0 and at most
+        10^6.
 
     Raises
     ------
     ValueError
         If the steps have different numbers of ranks, or `cores` another; if this process may not
-        use a core, a module, loss or batch cannot be pickled, or `repeats` or `timeout_s` is none.
+        use a core, a module, loss or batch cannot be pickled, or `repeats` or `timeout_s` is out of
+        range.
     WorkerError
         If a process fails; the others are ended.
     TimeoutError
@@ -131,7 +133,7 @@ def _check_cores(cores: Sequence[int] | None, ranks: int) -> None:
 
 @contextmanager
 def _clearing_away() -> Iterator[None]:
-    """Have SIGTERM, which would end this process at once, raise SystemExit for a while."""
+    """Turn SIGTERM into SystemExit for a while, so that the processes are ended before this one."""
     in_main = threading.current_thread() is threading.main_thread()  # no other may set handlers
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -151,7 +153,7 @@ def _clearing_away() -> Iterator[None]:
 def _run_processes(
     jobs: list[bytes], repeats: int, arguments: list[tuple[Any, ...]], limit_s: float
 ) -> Any:
-    """Return what every process answers; whatever happens, none is left afterwards."""
+    """Return the answers of all processes; whatever happens, none is left afterwards."""
     context = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
         processes: list[BaseProcess] = []
@@ -174,7 +176,7 @@ def _run_processes(
 
 
 def _collect(processes: list[BaseProcess], answers: list[Connection], deadline: float) -> list[Any]:
-    """Wait for all answers; on the first failure only so long that its cause can show."""
+    """Return the answers of all ranks; after a failure, wait only until its cause can show."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, int, str]] = []  # when, which rank, what
     waiting = dict(zip(answers, range(len(answers)), strict=True))

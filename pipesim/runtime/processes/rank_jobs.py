@@ -1,4 +1,4 @@
-"""What each rank of real steps is to do, as bytes for its process."""
+"""The jobs of each rank in real steps, pickled for its process."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,14 @@ from pipesim.runtime.processes.worker import RankJob
 
 
 def pickled_jobs(steps: Sequence[RealStep], ranks: int, folder: Path) -> list[bytes]:
-    """Return what each rank is to do; by the plain pickle, which shares no memory of tensors.
+    """Return the pickled jobs of each rank; plain pickle, which shares no memory of tensors.
 
     Parameters
     ----------
     steps
-        All on this number of ranks.
+        Steps on this number of ranks.
     folder
-        Where their orders are written, for the processes to read.
+        Folder to write the orders into, for the processes to read.
 
     Raises
     ------

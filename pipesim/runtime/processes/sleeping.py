@@ -1,7 +1,7 @@
-"""Stages that take their time asleep: a pipeline's costs, run for real, that need no processor.
+"""Stages that sleep for their costs: a pipeline that runs in real time and needs no processor.
 
-So many more processes than cores run truly side by side, and what a step takes beyond its costs is
-what PyTorch and the transfers add.
+More processes than cores can then run truly side by side, and what a step takes beyond its costs
+is what PyTorch and the transfers add.
 """
 
 import time
@@ -14,10 +14,10 @@ from pipesim.pipeline.components import Stage
 
 
 class SleepingStage(nn.Module):
-    """A stage whose forward and backward sleep for so long, and hand on what they are given.
+    """A stage whose forward and backward sleep for given times, and pass on what they take.
 
-    The weight gradient is apart: who runs the backward in two parts calls `weight_grad` for the
-    second; who runs it whole calls it right after.
+    The weight gradient is apart: call `weight_grad` as the second part of a split backward, or
+    right after a whole one.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class SleepingStage(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))  # so that the first stage has a backward, too
 
     def forward(self, activation: torch.Tensor) -> Any:
-        """Return the activation after a while."""
+        """Return the activation after `forward_ms`."""
         return _Sleep.apply(activation, self.scale, self.forward_ms, self.input_grad_ms)
 
     def weight_grad(self) -> None:
@@ -63,13 +63,13 @@ class _Sleep(torch.autograd.Function):
 
 
 def sleep(milliseconds: float) -> None:
-    """Sleep for so long."""
+    """Sleep for a time [ms]."""
     if milliseconds > 0:
         time.sleep(milliseconds / 1000)
 
 
 def sleeping_stage(stage: Stage, number: int) -> SleepingStage:
-    """Return what sleeps as long as a stage of a pipeline takes.
+    """Return the sleeping stage with the costs of a pipeline's stage.
 
     Raises
     ------

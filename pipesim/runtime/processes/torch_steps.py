@@ -38,9 +38,9 @@ class RealStep:
     Parameters
     ----------
     stages
-        The module of every stage; each takes what the one before puts out.
+        The module of every stage; each takes the output of the one before.
     order
-        In which each rank runs its ops.
+        The order in which each rank runs its ops.
     inputs, targets
         The whole batch, which is cut into micro-batches along its first dimension.
     loss_fn
@@ -51,7 +51,7 @@ class RealStep:
     Raises
     ------
     ScheduleError
-        If the order is nothing that PyTorch takes, or does not fit the stages or the batch.
+        If PyTorch does not take the order, or it does not fit the stages or the batch.
     DeadlockError
         If it cannot go on.
     """
@@ -111,8 +111,8 @@ def real_step(
     Raises
     ------
     ScheduleError, DeadlockError
-        As for `RealStep`; or if there is no such class, or the order is for other ranks or
-        micro-batches than were said.
+        As for `RealStep`; or if there is no such class, or the order has other numbers of
+        ranks or micro-batches than given.
     ConfigError
         If the file cannot be read.
 
@@ -144,21 +144,21 @@ def real_step(
 def torch_order(
     torch_class: str, stages: int, microbatches: int | None, *, ranks: int | None = None
 ) -> Schedule:
-    """Return the order in which a schedule class of PyTorch's runs the ops.
+    """Return the order of the ops in a schedule class of PyTorch's.
 
     Parameters
     ----------
     torch_class
         One of `TORCH_CLASSES`.
     stages, microbatches
-        How many.
+        Number of stages, and of micro-batches.
     ranks
-        By default as many as stages.
+        Number of ranks; by default as many as stages.
 
     Raises
     ------
     ScheduleError
-        If it is none of these, or does not take so many.
+        If it is none of these classes, or does not take these numbers.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def sleeping_step(
 ) -> RealStep:
     """Return a step of stages that sleep for as long as those of a pipeline take.
 
-    Speeds, overheads, links and sizes of the pipeline are not imitated: what is there, is.
+    Speeds, overheads, links and sizes of the pipeline are not imitated: those of the machine hold.
 
     Parameters
     ----------

@@ -31,20 +31,20 @@ Record = tuple[int, str, int, int, int]  # stage, kind, micro-batch, start, end 
 
 
 class RankJob(NamedTuple):
-    """What one rank is to run: the same for all, but for its stages.
+    """The job of one rank in a step: the same for all ranks, but for the stages.
 
     Parameters
     ----------
     stages
         Number -> module, of the stages on this rank.
     num_stages, microbatches
-        Of the whole pipeline.
+        Number of stages and of micro-batches of the whole pipeline.
     torch_class
         Name of the schedule's class in PyTorch, or "" for an order from a file.
     order
         Path of that file.
     inputs, targets, loss_fn
-        Of the whole batch.
+        Inputs, targets and loss of the whole batch.
     """
 
     stages: dict[int, nn.Module]
@@ -58,7 +58,7 @@ class RankJob(NamedTuple):
 
 
 class TimedStage(PipelineStage):
-    """PyTorch's stage, which notes when each of its ops starts and ends."""
+    """PyTorch's stage, which records the start and the end of each of its ops."""
 
     records: list[Record]
 
@@ -113,7 +113,7 @@ def work(
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone, however that came to pass."""
+    """End this process when its parent is gone, for whatever reason."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -123,7 +123,7 @@ def _end_with_parent() -> None:
 def _run(jobs: list[RankJob], repeats: int) -> list[list[list[Record]]]:
     """Return the records of each job and repeat.
 
-    In turns, so that what disturbs the machine for a while disturbs all of them alike.
+    The jobs run in turns, so that what disturbs the machine for a while disturbs all of them alike.
     """
     runs = [_runner(job) for job in jobs]
     for run in runs:
@@ -135,7 +135,7 @@ def _run(jobs: list[RankJob], repeats: int) -> list[list[list[Record]]]:
 
 
 def _runner(job: RankJob) -> Callable[[], list[Record]]:
-    """Return what runs a step of a job, and returns its records."""
+    """Return a function that runs one step of a job and returns its records."""
     stages = [_timed_stage(module, number, job) for number, module in sorted(job.stages.items())]
     schedule = _schedule(job, stages)
     inputs = (job.inputs,) if 0 in job.stages else ()

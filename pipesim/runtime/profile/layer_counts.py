@@ -1,4 +1,4 @@
-"""Count what layers keep and put out, and their floating-point operations: all but their times."""
+"""The counted columns of a layer profile: bytes kept and put out, floating-point operations."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,14 +23,15 @@ from pipesim.runtime.step.saved_bytes import (
 
 
 class _Counted(NamedTuple):
-    """What is counted of one layer.
+    """The counts of one layer.
 
     Parameters
     ----------
     output
-        What it puts out.
+        The output of the layer.
     saved, noted
-        The storages that autograd keeps of it, and of the gradients that I notes for W.
+        The storages that autograd keeps of its forward, and those of the gradients that I notes
+        for W.
     gflop
         Floating-point operations of the forward.
     """
@@ -42,7 +43,7 @@ class _Counted(NamedTuple):
 
 
 def layer_text(number: int, name: str, layer: nn.Module) -> str:
-    """Return what a layer is called in errors.
+    """Return the name of a layer in errors.
 
     Examples
     --------
@@ -53,14 +54,14 @@ def layer_text(number: int, name: str, layer: nn.Module) -> str:
 
 
 def counted_columns(layers: Sequence[tuple[str, nn.Module]], sample: Any) -> dict[str, Any]:
-    """Return what is counted of layers and not timed, by the columns of a profile.
+    """Return the columns of a layer profile that are counted and not timed, one value a layer.
 
     Parameters
     ----------
     layers
         Names and modules, in forward order.
     sample
-        What the first one takes.
+        The input of the first layer.
 
     Raises
     ------
@@ -106,7 +107,7 @@ def counted_columns(layers: Sequence[tuple[str, nn.Module]], sample: Any) -> dic
 
 
 def _count_one(which: str, layer: nn.Module, activation: Any, excluded: set[int]) -> _Counted:
-    """Return what is counted of a layer that takes an activation; `which` names it in errors."""
+    """Return the counts of a layer on an activation; `which` names it in errors."""
     received = cut_off(activation)
     fails = f"{which} fails on {shape_text(activation)}"
     with _explained(f"{fails}, in its forward"), FlopCounterMode(display=False) as counter:
@@ -130,7 +131,7 @@ def _count_one(which: str, layer: nn.Module, activation: Any, excluded: set[int]
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Say what has failed, and why."""
+    """Raise errors with what has failed, `what`, before their message."""
     try:
         yield
     except Exception as error:

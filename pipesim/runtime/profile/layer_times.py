@@ -49,8 +49,8 @@ def _pass(
 ) -> tuple[list[float], list[float]]:
     """Return the times of one forward and one backward through all layers, by layer [ms].
 
-    The backward is whole, and its gradients are added to the `sums` of parameters; or, without
-    such, for the gradients of the inputs alone.
+    The backward is whole, and its gradients are added to the `sums` of parameters; or, if there
+    are no sums, it is for the gradients of the inputs alone.
     """
     graphs, forward, backward = [], [], []
     activation = sample

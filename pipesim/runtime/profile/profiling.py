@@ -1,4 +1,4 @@
-"""Measure what the layers of a model take: time, memory, floating-point operations.
+"""Measuring the layers of a model: times, bytes, floating-point operations.
 
 The layers run as in training: all forwards in order, then all backwards in reverse, each layer cut
 off from its neighbours. Every repeat does so twice, once for the whole backward and once for the
@@ -47,11 +47,11 @@ def profile_layers(
     warmup: int = 3,
     progress: Progress | None = None,
 ) -> LayerProfile:
-    """Return what each layer of a model takes for one micro-batch, measured.
+    """Return the measured layer profile of a model: times and bytes for one micro-batch.
 
     Times are medians: forward, input gradient, weight gradient [ms]. `stash_bytes` is what autograd
     keeps, a tensor that two layers keep counted at the later one; `param_bytes` counts a shared
-    parameter at the first layer that has it. Of the labels `kind` is the module's class, and
+    parameter at the first layer that has it. Among the labels `kind` is the module's class, and
     `spread` how far the quartiles of a repeat's time are from its median. The model is left as it
     was: mode, gradients, buffers; and so is the state of random numbers.
 
@@ -61,9 +61,9 @@ def profile_layers(
 
     `wgrad_stash_bytes` is what `runtime.Pipeline` holds of a layer from I to W: all that autograd
     has kept, as the graph stays, and the gradients that I notes for W; nothing of layers behind the
-    last one that trains weights. Of two kinds of stages it is too much: of one whose input wants no
-    gradient, as the first, which does all in W and notes only the gradient of its output; and of
-    one that ends without weights to train, where I frees what has been kept behind the last ones.
+    last one that trains weights. For two kinds of stages it is too much: for one whose input wants
+    no gradient, as the first, which does all in W and notes only the gradient of its output; and
+    for one that ends without weights to train, where I frees what is kept behind the last ones.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def profile_layers(
         The loss of the micro-batch: (output, targets) -> a single number, or (output) -> a single
         number if there are no targets.
     repeats, warmup
-        How often the layers run and are timed, and how often before that.
+        Number of timed repeats, and of untimed ones before these.
     progress
         Called with the passes done, and how many there are.
 
@@ -85,7 +85,7 @@ def profile_layers(
     ------
     ValueError
         If a layer fails on what the one before it puts out, an activation or the sample holds no
-        tensor, there are no layers, it is not known what they are, one is called "loss" beside a
+        tensor, there are no layers, they are not known, one is called "loss" beside a
         loss, a parameter has no shape yet or was made in inference mode, there are targets without
         a loss, or `repeats` is below 1; or if a layer uses a tensor that requires a gradient and is
         no parameter of its own.
@@ -173,7 +173,7 @@ def _times(
     backward: npt.NDArray[np.float64],
     input_grad: npt.NDArray[np.float64],
 ) -> tuple[dict[str, Any], npt.NDArray[np.float64]]:
-    """Return the columns of times, and the quartiles of what a repeat takes, by layer [ms]."""
+    """Return the columns of times, and the quartiles of a repeat's time, by layer [ms]."""
     whole = np.median(backward, axis=0)
     first_part = np.minimum(np.median(input_grad, axis=0), whole)
     frozen = [not needing_grad(list(layer.parameters())) for layer in modules]
@@ -189,7 +189,7 @@ def _times(
 
 @contextmanager
 def _left_as_it_was(layers: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
-    """Put back, when done, the layers' buffers and the state of random numbers."""
+    """Restore the layers' buffers and the state of random numbers when the block ends."""
     buffers = [(buffer, buffer.clone()) for layer in layers for buffer in layer.buffers()]
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         try:

@@ -1,16 +1,16 @@
-"""How steady the times of layers are: how far the quartiles of repeats are from their median."""
+"""Steadiness of layer times: how far the quartiles of repeats are from their median."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-STEADY = 0.25  # quartiles this far apart, relative to the median, can still be trusted
-NEGLIGIBLE = 0.01  # and so can those that are closer than this share of the time of all layers
+STEADY = 0.25  # times with quartiles this far apart, relative to the median, can still be trusted
+NEGLIGIBLE = 0.01  # and so can those closer than this share of the time of all layers
 
 
 def unsteady_layers(quartiles: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Return of each layer whether its times should not be trusted.
+    """Return whether the times of each layer are too unsteady to be trusted, array (layers,).
 
     Examples
     --------
@@ -25,7 +25,7 @@ def unsteady_layers(quartiles: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]
 
 
 def quartile_text(quartiles: npt.NDArray[np.float64], unsteady: bool) -> str:
-    """Return how far the outer quartiles of a layer are from the median, as text.
+    """Return the distances of a layer's outer quartiles from the median as text, in per cent.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def unsteady_text(
     quartiles: npt.NDArray[np.float64],
     unsteady: npt.NDArray[np.bool_],
 ) -> str:
-    """Return which layers are unsteady, how much, and what to do about it."""
+    """Return the warning of unsteady layers: which, how unsteady, and what to do about it."""
     which = ", ".join(
         f"{names[number]} ({quartile_text(quartiles[:, number], False)})"
         for number in np.flatnonzero(unsteady).tolist()

@@ -1,4 +1,4 @@
-"""The tensors of the layers of stages: what they are called, whether they can be stored, ties."""
+"""The tensors of the layers of stages: their keys, whether they can be stored, and ties."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -13,7 +13,7 @@ Layers = Mapping[str, Mapping[str, torch.Tensor]]
 
 
 def tensors_by_layer(stages: Sequence[PipelineStage]) -> tuple[Layers, list[str]]:
-    """Return each layer's tensors by their names, and every fault that keeps them from disk.
+    """Return each layer's tensors by name, and the faults that keep tensors from being saved.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def tensors_by_layer(stages: Sequence[PipelineStage]) -> tuple[Layers, list[str]
 
 
 def tensor_key(layer: str, tensor: str) -> str:
-    """Return what a layer's tensor is called in the whole model's state_dict, and in a shard.
+    """Return the key of a layer's tensor in the whole model's state_dict, and in a shard.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def tensors_by_key(layers: Layers) -> dict[str, torch.Tensor]:
 
 
 def unfit(tensor: torch.Tensor) -> str | None:
-    """Return why a tensor cannot be saved and loaded, None if it can."""
+    """Return the reason that a tensor cannot be saved and loaded; None if it can."""
     if nn.parameter.is_lazy(tensor):
         return "has no shape yet; run the layer once"
     if tensor.is_meta:
@@ -86,13 +86,13 @@ def unfit(tensor: torch.Tensor) -> str | None:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return what a tensor's dtype is called, such as "float32"."""
+    """Return the name of a tensor's dtype, such as "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def memory(tensor: torch.Tensor) -> Hashable:
-    """Return what is equal for tensors that are one: the same memory, shape and strides."""
-    if tensor.numel() == 0:  # these have no memory of their own to be told by
+    """Return a key that is equal for tied tensors: those of one memory, shape and strides."""
+    if tensor.numel() == 0:  # empty tensors have no memory to tell them apart
         return id(tensor)
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
@@ -110,7 +110,7 @@ def first_alike(values: Mapping[str, Hashable]) -> dict[str, str]:
 
 
 def _kept_tensors(layer: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a layer's parameters and persistent buffers: themselves, under all their names."""
+    """Return a layer's parameters and persistent buffers by name; tied ones under all names."""
     kept = layer.state_dict().keys()
     named = [
         *layer.named_parameters(remove_duplicate=False),

@@ -1,4 +1,4 @@
-"""What a folder of shards says of itself: which layer is in which shard, with which tensors.
+"""The manifest of a folder of shards: which layer is in which shard, with which tensors.
 
     manifest.json                            version, and one entry a stage: file, checksum, layers
     stage-0-1c3e5f....safetensors            the tensors of stage 0, named "layer.tensor"
@@ -32,13 +32,13 @@ class StoredTensor:
     Parameters
     ----------
     name
-        Within its layer.
+        Name within its layer.
     kind
         "parameter" or "buffer".
     dtype
         PyTorch's name of it, such as "float32".
     shape
-        Empty for a single number.
+        Shape; empty for a single number.
     tied_to
         The key of the tensor whose memory it shares, which alone is in a shard; None if it is
         in its own stage's.
@@ -85,7 +85,7 @@ class Manifest:
 
 
 def own_tensors(layers: Iterable[StoredLayer]) -> dict[str, tuple[str, StoredTensor]]:
-    """Return by their keys the tensors that layers do not owe to a tie, with their layers' names.
+    """Return key -> (layer's name, tensor) for the tensors of layers that are not tied to others.
 
     These are what the layers' shard holds.
     """

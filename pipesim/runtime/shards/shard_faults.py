@@ -1,4 +1,4 @@
-"""What keeps a folder of shards from being loaded into a model: found before anything is."""
+"""Faults that keep a folder of shards from being loaded into a model, found before loading."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ from pipesim.runtime.shards.manifest import MANIFEST, Manifest, Shard, file_sha2
 
 
 def damages(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield what makes a shard another than was saved, each with its file."""
+    """Yield the faults of shards that are not as they were saved, each with its file."""
     for number, shard in enumerate(manifest.shards):
         for fault in _file_faults(folder / shard.file, shard):
             layers = ", ".join(layer.name for layer in shard.layers) or "none"
@@ -28,7 +28,7 @@ def damages(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def differences(manifest: Manifest, layers: Layers) -> Iterator[str]:
-    """Yield the layers and tensors that a model and what was saved do not both have alike."""
+    """Yield the differences of layers and tensors between the saved model and another model."""
     saved = manifest.layers()
     for layer, (shard, stored) in saved.items():
         place = f"{shard.file}: layer {layer!r}"
@@ -51,7 +51,7 @@ def differences(manifest: Manifest, layers: Layers) -> Iterator[str]:
 
 
 def other_ties(manifest: Manifest, layers: Layers) -> Iterator[str]:
-    """Yield the tensors that are one with another in the folder or in the model, not in both."""
+    """Yield the tensors that are tied to different tensors in the folder and in the model."""
     saved = {
         tensor_key(layer.name, tensor.name): tensor.tied_to or tensor_key(layer.name, tensor.name)
         for shard in manifest.shards
@@ -105,7 +105,7 @@ def _content_faults(path: Path, shard: Shard) -> Iterator[str]:
 
 
 def _described(tensor: torch.Tensor) -> str:
-    """Return a tensor's dtype and shape, as a stored one says its own."""
+    """Return a tensor's dtype and shape as text, in the form of `str(StoredTensor)`."""
     return f"{dtype_name(tensor)} {tuple(tensor.shape)}"
 
 

@@ -112,7 +112,7 @@ def load_stages(stages: Sequence[PipelineStage], folder: str | os.PathLike[str])
     Parameters
     ----------
     stages
-        All of the model; how many they are and where they are cut may differ from what was saved.
+        All stages of the model; their number and their cuts may differ from what was saved.
     folder
         Where `save_stages` has written.
 
@@ -166,13 +166,13 @@ def _write_shard(
 
 
 def _flush(path: Path) -> None:
-    """Have a file's bytes on the disk, so that a power cut cannot put its new name before them."""
+    """Flush a file's bytes to disk, so that a power cut cannot put its new name before them."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def _remove_superseded(folder: Path, manifest: Manifest) -> None:
-    """Remove the shards of the checkpoint before, and what killed saves have left."""
+    """Remove the shards of the checkpoint before, and the leftovers of killed saves."""
     current = {shard.file for shard in manifest.shards}
     for path in list(folder.iterdir()):
         if SHARD_NAME.fullmatch(path.name) and path.name not in current:

@@ -1,4 +1,4 @@
-"""How long something takes on a device: on the CPU by its clock, on a GPU by events of its own."""
+"""Clocks of devices: the CPU's clock, and events of its own on a GPU."""
 
 import time
 from collections.abc import Callable
@@ -8,14 +8,14 @@ import torch
 
 
 class Clock(NamedTuple):
-    """What is noted before and after, and the time between two notes [ms]."""
+    """The clock of a device: `mark` notes a moment, `between` gives the time of two marks [ms]."""
 
     mark: Callable[[], Any]
     between: Callable[[Any, Any], float]
 
 
 def clock_of(device: torch.device) -> Clock:
-    """Return the clock of a device: its own events on a GPU, which runs behind the program."""
+    """Return the clock of a device; a GPU, which runs behind the program, has its own events."""
     if device.type != "cuda":
         return Clock(time.perf_counter, lambda start, end: 1000.0 * (end - start))
 

@@ -1,4 +1,4 @@
-"""One step of one replica: every op of a schedule really executed, and what it took.
+"""One step of one replica: every op of a schedule really executed and measured.
 
 A stage's F takes its activation from where the stage before has left it, and leaves its output for
 the next; B or I takes the gradient that the next stage has left, and leaves that of its input. In
@@ -29,20 +29,20 @@ from pipesim.schedules.order.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a step took.
+    """The measurements of a step: times, bytes and losses.
 
     Parameters
     ----------
     times
-        Of every op [ms], array (kinds, stages, micro-batches); R is rebuilding, also where it is
-        part of B or I.
+        Time of every op [ms], array (kinds, stages, micro-batches); R is rebuilding, also where it
+        is part of B or I.
     grown
-        By how many bytes every op has raised what its rank holds, array (kinds, stages,
+        Bytes by which every op has raised what its rank holds, array (kinds, stages,
         micro-batches).
     output_bytes
-        Of every stage, at most; array (stages,).
+        Bytes of the largest output of every stage, array (stages,).
     losses
-        One a micro-batch, weighed so that they add up to the loss.
+        Loss of every micro-batch, weighted so that they add up to the loss.
     peak_bytes, peak_in_flight
         The most activation bytes and (stage, micro-batch) pairs that each rank has held at once.
     """
@@ -57,18 +57,18 @@ class Measured:
 
 @dataclass(slots=True)
 class Flight:
-    """What a stage holds of a micro-batch from its F until its backward has ended."""
+    """The state of a micro-batch on a stage, held from its F until its backward has ended."""
 
     activation: Kept
     output: GradientEdge | None = None  # where the way back begins, if there is one
-    dropped: RandomState | None = None  # with which to rebuild what has not been kept
+    dropped: RandomState | None = None  # from which to rebuild what has not been kept
     parts: Sequence[WeightPart] = ()  # what I leaves to W
     gradients: Sequence[Kept] = ()
 
 
 @dataclass(slots=True)
 class Rank:
-    """What one rank holds: bytes of activations, and flights by stage and micro-batch."""
+    """The state of one rank: bytes of activations, and flights by stage and micro-batch."""
 
     held: HeldBytes
     flights: dict[tuple[int, int], Flight] = field(default_factory=dict)
@@ -82,13 +82,13 @@ class Execution:
     Parameters
     ----------
     stages
-        In forward order; those whose `recompute` is true have `run_layers`, too.
+        The stages in forward order; those whose `recompute` is true have `run_layers`, too.
     schedule
         The ops.
     loss
         (output of the last stage, micro-batch) -> its part of the loss.
     activations
-        What F waits for, by stage and micro-batch: at first the inputs of stage 0.
+        Inputs that wait for F, by stage and micro-batch: at first those of stage 0.
     own
         Addresses of the storages that are there anyway: parameters, buffers.
     counts
@@ -106,7 +106,7 @@ class Execution:
     output_bytes: dict[int, int] = field(default_factory=dict)
     checked: set[int] = field(default_factory=set)  # stages whose graph leads to parameters only
     trains: bool = field(init=False)  # whether there are backwards
-    rebuilt: BoolArray = field(init=False)  # before which of them, (stages, micro-batches)
+    rebuilt: BoolArray = field(init=False)  # in R or a backward, (stages, micro-batches)
 
     def __post_init__(self) -> None:
         self.trains = self.schedule.kinds != {Kind.F}
@@ -114,7 +114,7 @@ class Execution:
         self.rebuilt = (self.schedule.numbers()[Kind.R] >= 0) | with_backward
 
     def run(self, order: Iterable[int]) -> Measured:
-        """Return what it took to execute the ops in this order of their numbers."""
+        """Return the measurements of the step, its ops executed in this order of their numbers."""
         schedule = self.schedule
         clock = clock_of(next(iter(self.activations.values())).device)
         times = np.zeros((len(COMPUTE_KINDS), schedule.stages, schedule.microbatches))
@@ -135,7 +135,7 @@ class Execution:
             rank.peak_in_flight = max(rank.peak_in_flight, len(rank.flights))
             if ends[number]:
                 del rank.flights[where]
-        for which, begin, end in marks:  # when all is done: a GPU runs behind the program
+        for which, begin, end in marks:  # only at the end: a GPU runs behind the program
             times[which] = clock.between(begin, end)
         return Measured(
             times=times,
@@ -214,7 +214,7 @@ class Execution:
             accumulate(parameter, gradient)
 
     def _do(self, kind: Kind, where: tuple[int, int], rank: Rank) -> None:
-        """Execute an op; what it raises gets a note of which op it was."""
+        """Execute an op; an error gets a note that names the op."""
         try:
             DOING[kind](self, where, rank)
         except Exception as error:
@@ -222,7 +222,7 @@ class Execution:
             raise
 
     def _check_graph(self, where: tuple[int, int], rank: Rank) -> None:
-        """Check once a stage that its backward misses nothing; it takes time, so between ops."""
+        """Check, once a stage and outside the times of ops, that its backward misses no tensor."""
         stage, flight = where[0], rank.flights[where]
         if flight.output is None or stage in self.checked:
             return
@@ -232,7 +232,7 @@ class Execution:
         self.checked.add(stage)
 
     def _output(self, where: tuple[int, int], flight: Flight, rank: Rank, keeps: bool) -> Tensor:
-        """Return what the stage puts out, or the last one's loss; keep the way back or not."""
+        """Return the output of a stage, or the loss of the last one; keep its graph or not."""
         stage, microbatch = where
         module = self.stages[stage]
         run = module.run_layers if recomputes(module) else module
@@ -250,7 +250,7 @@ class Execution:
                 )
             if stage + 1 == len(self.stages):
                 output = self._loss(output, microbatch)
-        # Without a graph, too, a parameter that is put out, or a view of it, requires a gradient.
+        # An output that is a parameter, or a view of one, requires a gradient without a graph, too.
         leads_back = keeps and output.requires_grad
         flight.output = get_gradient_edge(output) if leads_back else None
         return output
@@ -271,7 +271,7 @@ class Execution:
             self.gradients[stage - 1, microbatch] = gradient
 
     def _wanted(self, where: tuple[int, int], activation: Tensor) -> list[Tensor]:
-        """Return what a stage's backward finds gradients of."""
+        """Return the tensors of which a stage's backward finds the gradients."""
         return [*([activation] if activation.requires_grad else []), *self._trained(where)]
 
     def _trained(self, where: tuple[int, int]) -> list[Tensor]:
@@ -279,17 +279,17 @@ class Execution:
         return [p for p in self.stages[where[0]].parameters() if p.requires_grad]
 
     def _drops(self, where: tuple[int, int]) -> bool:
-        """Say whether a forward is to keep only the stage's input."""
+        """Return whether a forward is to keep only the stage's input."""
         return recomputes(self.stages[where[0]]) and bool(self.rebuilt[where])
 
 
 def recomputes(stage: nn.Module) -> bool:
-    """Say whether a stage is to rebuild what it drops."""
+    """Return whether a stage recomputes: whether it rebuilds what its forward has not kept."""
     return bool(getattr(stage, "recompute", False))
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """Add a gradient to those that the parameter has already."""
+    """Add a gradient to the parameter's `.grad`."""
     if parameter.grad is None:
         parameter.grad = gradient.clone()  # several parameters may have got the same tensor
     else:

@@ -15,7 +15,7 @@ from pipesim.runtime.step.saved_bytes import storage_address
 
 
 class HeldBytes:
-    """What one rank holds: every storage once, however many tensors are kept of it.
+    """The bytes that one rank holds: every storage once, however many of its tensors are kept.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class HeldBytes:
         self._keepers = dict.fromkeys(excluded, 1)
 
     def keep(self, tensor: Tensor) -> "Kept":
-        """Return the tensor as something that counts as long as it lives."""
+        """Return a handle of the tensor, which counts as held as long as the handle lives."""
         address = storage_address(tensor)
         keepers = self._keepers.get(address, 0)
         self._keepers[address] = keepers + 1
@@ -50,7 +50,7 @@ class HeldBytes:
         return Kept(tensor, self)
 
     def let_go(self, tensor: Tensor) -> None:
-        """Count one that keeps the tensor less."""
+        """Count one handle of the tensor less; the storage is free after its last one."""
         address = storage_address(tensor)
         self._keepers[address] -= 1
         if not self._keepers[address]:
@@ -67,7 +67,7 @@ class HeldBytes:
 
 
 class Kept:
-    """A tensor that counts as held until this is gone."""
+    """A handle of a tensor, which counts as held until the handle is gone."""
 
     __slots__ = ("_held", "_version", "tensor")
 

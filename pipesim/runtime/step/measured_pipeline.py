@@ -1,4 +1,4 @@
-"""What the ops of a step really took -> a pipeline with these costs, for the simulator."""
+"""The pipeline with the measured costs of a real step, for the simulator."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ from pipesim.schedules.order.schedule import Schedule
 def measured_pipeline(
     schedule: Schedule, stages: Sequence[nn.Module], measured: Measured, counted: bool
 ) -> Pipeline:
-    """Return the pipeline whose costs are those measured, one a stage and micro-batch.
+    """Return the pipeline with the measured costs of a step, one a stage and micro-batch.
 
     Transfers take no time: in one process nothing is sent. Bytes are those of the largest
     micro-batch. Where a schedule has whole and split backwards, a whole one goes as I, and its W
     takes no time. Activations have bytes where they were `counted`.
     """
     times, grown = measured.times, measured.grown * int(counted)
-    # Of those that rebuild, where there are any: others have kept in F what these add in R.
+    # If some micro-batches rebuild, take F's bytes from these: the others keep more in F.
     rebuilt = grown[Kind.R]
     alike = (rebuilt > 0) | ~rebuilt.any(axis=1, keepdims=True)
     stash_bytes = np.where(alike, grown[Kind.F], 0).max(axis=1)

@@ -34,7 +34,7 @@ class RandomState:
 
     @contextmanager
     def repeated(self) -> Iterator[None]:
-        """Go back to this state for a while."""
+        """Put the generators back to this state within the block."""
         with torch.random.fork_rng(self.devices):
             torch.set_rng_state(self.cpu)
             set_device_states(self.devices, self.states)

@@ -91,7 +91,7 @@ class RealPipeline:
     Parameters
     ----------
     stages
-        In forward order, each a module that takes the tensor that the one before puts out; a
+        Modules in forward order; each takes the tensor that the one before puts out. A
         `PipelineStage` may recompute. Stages may share parameters.
     num_microbatches
         Number of micro-batches m of a replica; None with a Schedule, which has its own.
@@ -99,9 +99,9 @@ class RealPipeline:
         A name, a Schedule, the path of a schedule file, a function or a Policy. One that goes by
         the costs is made for F = I = W, unless it is given as a Schedule.
     ranks, placement
-        Where the stages live, for a schedule by name: as for `pipesim.Pipeline.from_costs`.
+        Placement of the stages, for a schedule by name: as for `pipesim.Pipeline.from_costs`.
     options
-        Of the schedule.
+        Options of the schedule.
     replicas
         Number d of replicas: each runs the same order on its share of the batch, one after the
         other on the one set of parameters, and gradients are the average.
@@ -109,8 +109,8 @@ class RealPipeline:
     Raises
     ------
     ScheduleError
-        If the order is none, or not for these stages; if it runs slices of micro-batches, which
-        torch cannot; or with replicas, if it has no end of a step.
+        If the order is no schedule, or not for these stages; if it runs slices of micro-batches,
+        which torch cannot; or with replicas, if it has no end of a step.
     DeadlockError
         If its ranks wait for each other.
     TypeError
@@ -226,7 +226,7 @@ class RealPipeline:
         own: Collection[int],
         count_bytes: bool,
     ) -> Execution:
-        """Return the step of one replica, to be run."""
+        """Return the execution of one replica's step, still to be run."""
 
         def loss(output: Tensor, number: int) -> Tensor:
             _, targets, share = pieces[number]
@@ -255,7 +255,7 @@ def _equal_costs(stages: int, **where: Any) -> Pipeline:
 
 
 def _order_of_all(schedule: Schedule) -> list[int]:
-    """Return the numbers of all ranks' ops, one after the other: as a run with equal costs goes.
+    """Return the op numbers of all ranks in one order: that of the starts at equal costs.
 
     No op starts before its inputs are there, as each takes some time.
 

@@ -1,4 +1,4 @@
-"""That a backward misses nothing: all that wants a gradient is a parameter of the modules."""
+"""Checking that a backward misses no gradient: all that want one are known parameters."""
 
 from collections.abc import Iterable
 
@@ -9,14 +9,14 @@ from pipesim.runtime.step.split_backward import inputs_first, leaf_of
 
 
 def check_registered(name: str, outputs: Iterable[GradientEdge], known: Iterable[Tensor]) -> None:
-    """Check that a graph leads to none but known tensors.
+    """Check that a graph leads to no tensors but known ones.
 
     Parameters
     ----------
     name
-        Whose graph it is, for the error.
+        Name of what has the graph, for the error.
     outputs
-        Where the graph ends.
+        Edges at which the graph ends.
     known
         Inputs and parameters. The gradient of any other tensor would be lost.
 

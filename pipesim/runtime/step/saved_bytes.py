@@ -1,4 +1,4 @@
-"""What autograd keeps from the forward to the backward, counted through saved-tensor hooks.
+"""Bytes that autograd keeps from the forward to the backward, counted by saved-tensor hooks.
 
 Counted are whole storages, each once, for that is what stays in memory when a part of one is
 saved. Parameters and buffers are there anyway and do not count. A tensor that two layers save,
@@ -24,7 +24,7 @@ Storages: TypeAlias = dict[int, torch.UntypedStorage]  # by address
 def saved_storages(
     forward: Callable[..., Any], *arguments: Any, excluded: Iterable[int] = ()
 ) -> tuple[Any, Storages]:
-    """Return what a forward puts out, and the storages that autograd keeps of it, by address.
+    """Return the output of a forward, and the storages that autograd keeps of it, by address.
 
     There can be no backward after it. As long as the storages are held no other gets their address.
 
@@ -58,7 +58,7 @@ def noted_storages(layer: nn.Module, received: Any, output: Any) -> Storages:
     Parameters
     ----------
     received, output
-        What the layer has got, leaves, and what it has made of it.
+        The input of the layer, as leaves, and its output.
 
     Examples
     --------
@@ -87,13 +87,13 @@ def storages_of(layers: Iterable[nn.Module]) -> set[int]:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Return what tells the storage of a tensor from any other that is there."""
+    """Return the address of a tensor's storage, which no other live storage has."""
     address: int = tensor.untyped_storage().data_ptr()
     return address
 
 
 def kept_bytes(saved: Sequence[Storages]) -> list[int]:
-    """Return the bytes of the storages that each layer has saved, each at the last that saved it.
+    """Return the bytes that each layer keeps; a storage counts at the last layer that saved it.
 
     Examples
     --------
@@ -110,14 +110,14 @@ def kept_bytes(saved: Sequence[Storages]) -> list[int]:
 def kept_at_ends(
     saved: Sequence[Storages], between: Sequence[Storages]
 ) -> tuple[list[int], list[int]]:
-    """Return what a stage keeps more if a layer is its first, and if it is its last [bytes].
+    """Return the extra bytes that a stage keeps at its ends, by first layer and by last layer.
 
     Parameters
     ----------
     saved
-        What each layer has saved.
+        The storages that each layer has saved.
     between
-        What goes into each layer, and what the last one puts out.
+        The storages of each layer's input, and of the last one's output.
 
     Examples
     --------

@@ -36,17 +36,17 @@ def input_gradient(
     inputs: Sequence[Tensor],
     parameters: Iterable[Tensor],
 ) -> tuple[Sequence[Tensor | None], list[WeightPart]]:
-    """Return the gradients of a stage's inputs, and what W has to go on with.
+    """Return the gradients of a stage's inputs, and the places from which W goes back.
 
     Parameters
     ----------
     outputs, gradients
-        Where the stage's graph ends, and the gradients there. The graph is kept if parameters
+        Edges at which the stage's graph ends, and their gradients. The graph is kept if parameters
         hang on it.
     inputs
         Leaves of the graph that want a gradient. If there are none, all is left to W.
     parameters
-        Those whose gradients W will want.
+        Parameters whose gradients W is to find.
 
     Examples
     --------
@@ -107,10 +107,10 @@ def weight_gradients(parts: Sequence[WeightPart]) -> list[tuple[Tensor, Tensor]]
 def places_of_use(
     roots: Sequence[Node], inputs: Sequence[Tensor], parameters: Iterable[Tensor]
 ) -> tuple[list[tuple[Node, list[Tensor]]], list[Tensor]]:
-    """Return the nodes on the way to the inputs that parameters hang on, each with its own.
+    """Return the nodes on the way to the inputs that parameters hang on, with the parameters.
 
-    And the other parameters: those that hang on several nodes, or on a root from which no way
-    leads to an input.
+    Second come the other parameters: those that hang on several nodes, or on a root from which
+    no way leads to an input.
     """
     wanted = {id(parameter): parameter for parameter in parameters}
     goals = {id(tensor) for tensor in inputs}
@@ -135,13 +135,13 @@ def places_of_use(
 
 
 def leaf_of(node: Node) -> Tensor | None:
-    """Return the tensor whose gradient a node adds up, None of any other node."""
+    """Return the tensor whose gradient a node accumulates; None for any other node."""
     # An autograd.Function may keep what it likes under this name, but its way goes on.
     return None if node.next_functions else getattr(node, "variable", None)
 
 
 def inputs_first(roots: Iterable[Node]) -> list[Node]:
-    """Return the nodes of a graph, each after those that its backward goes on to."""
+    """Return the nodes of a graph, each after the nodes that its backward leads to."""
     found: dict[Node, None] = {}
     entered: set[Node | None] = {None}  # None: an edge that leads nowhere
     to_do = [*roots]

@@ -1,4 +1,4 @@
-"""What comes out of a real step: its loss, what its ranks held, and the run that it would take."""
+"""The result of a real step: its loss, the bytes its ranks held, and its simulated run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,21 @@ from pipesim.schedules.order.schedule import Schedule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """A real step: its loss, and what it would take on as many devices as there are ranks.
+    """The result of a real step: its loss, and its simulated run with a device for each rank.
 
     Parameters
     ----------
     loss
-        Of the whole batch.
+        Loss of the whole batch.
     run
-        Of the measured times; of several replicas that of the slowest. Its `pipeline` has every
-        stage's costs, one a micro-batch, and bytes: of one that recomputes the time that this
-        adds, `recompute_ms`, and what it does not keep, `rebuilt_bytes`.
+        The simulated run of the measured times; for several replicas that of the slowest. Its
+        `pipeline` has every stage's costs, one a micro-batch, and bytes; for a stage that
+        recomputes also the time that this adds, `recompute_ms`, and the bytes not kept,
+        `rebuilt_bytes`.
     peak_activation_bytes
-        The most that each rank has held for its backwards at once, counted by storages;
-        parameters, their gradients and messages that nobody has taken yet do not count. Of
-        several replicas the largest. None if they were not counted.
+        Most bytes that each rank has held for its backwards at once, counted by storages;
+        parameters, their gradients and messages that nobody has taken yet do not count. The
+        largest of several replicas. None if they were not counted.
     peak_in_flight
         The most (stage, micro-batch) pairs that each rank has held at once.
     step

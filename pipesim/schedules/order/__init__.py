@@ -1,1 +1,1 @@
-"""A schedule: per rank an order of ops, its checks, its texts, and what follows from it."""
+"""Schedules: an order of ops for each rank, its checks, its texts, and its data flow."""

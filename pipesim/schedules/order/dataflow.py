@@ -1,4 +1,4 @@
-"""What an order of ops implies: pairs, phases, and what is held from when to when.
+"""Data flow of an order of ops: inputs, overlapped pairs, phases, and what ranks hold.
 
 Everything here follows from the ops alone, whatever their times; results are arrays by op number.
 
@@ -16,16 +16,16 @@ from pipesim.schedules.order.op_columns import OpColumns
 
 
 def consumers(ops: OpColumns) -> Int32Array:
-    """Return for every op the number of the op on the next stage that takes its output.
+    """Return the number of the op that takes the output of each op, array (ops,).
 
     An activation goes from F of stage s to F of s+1, a gradient from B or I of s to B or I
-    of s-1; -1 where nothing is passed on.
+    of s-1; -1 if nothing is passed on.
     """
     return ops.flows.consumers
 
 
 def producers(ops: OpColumns) -> Int32Array:
-    """Return for every op the number of the op whose output it takes, -1 where none.
+    """Return the number of the op whose output each op takes, array (ops,); -1 for none.
 
     The inverse of `consumers`.
     """
@@ -33,7 +33,7 @@ def producers(ops: OpColumns) -> Int32Array:
 
 
 def local_inputs(ops: OpColumns) -> Int32Array:
-    """Return for every op the number of the op of its own stage that must come first.
+    """Return the number of the op of the same stage that each op needs, array (ops,).
 
     B and I need the stage's own F, or R where there is one, R needs F, W needs I; -1 for F.
     """
@@ -41,14 +41,14 @@ def local_inputs(ops: OpColumns) -> Int32Array:
 
 
 def has_pairs(ops: OpColumns) -> bool:
-    """Say whether any ops overlap."""
+    """Return whether any ops overlap."""
     alike = ops.group.strides == (0,)  # one number seen as an array
     group = ops.group[:1] if alike else ops.group
     return bool((group >= 0).any())
 
 
 def second_of_pair(ops: OpColumns) -> BoolArray:
-    """Return which ops run together with the op right before them."""
+    """Return whether each op overlaps the op right before it, array (ops,)."""
     second = np.zeros(len(ops), dtype=bool)
     group = ops.group
     if not has_pairs(ops):
@@ -58,12 +58,12 @@ def second_of_pair(ops: OpColumns) -> BoolArray:
 
 
 def opens(ops: OpColumns) -> BoolArray:
-    """Return which ops put a (stage, unit) in flight: the forwards."""
+    """Return whether each op puts a (stage, unit) in flight, array (ops,): the forwards."""
     return np.equal(ops.kind, Kind.F)
 
 
 def closes(ops: OpColumns) -> BoolArray:
-    """Return which ops end a flight: B, or W when split, or a lone F."""
+    """Return whether each op ends a flight, array (ops,): B, or W when split, or a lone F."""
     if {Kind.B, Kind.W} & ops.kinds:
         ends: BoolArray = (ops.kind == Kind.B) | (ops.kind == Kind.W)
         return ends
@@ -73,7 +73,7 @@ def closes(ops: OpColumns) -> BoolArray:
 def peak_by_rank(
     ops: OpColumns, at_start: IntArray | Int32Array, freed_at_end: IntArray | Int32Array
 ) -> tuple[int, ...]:
-    """Return the most that each rank holds at once of what ops take and free.
+    """Return the peak of what each rank holds, from what ops take and free.
 
     Parameters
     ----------
@@ -87,18 +87,18 @@ def peak_by_rank(
 def held_by_op(
     ops: OpColumns, at_start: IntArray | Int32Array, freed_at_end: IntArray | Int32Array
 ) -> IntArray:
-    """Return what the rank of each op holds while it runs, array (ops,).
+    """Return the amount that the rank of each op holds while it runs, array (ops,).
 
-    On one rank ops follow each other, so that its order alone decides. Of an overlapped pair
-    both take before either frees.
+    On one rank ops follow each other, so that its order alone decides. In an overlapped pair
+    both ops take before either frees.
 
     Parameters
     ----------
     ops
         The order.
     at_start, freed_at_end
-        What each op takes when it starts and frees when it ends, arrays (ops,). On every rank
-        all that is taken is freed.
+        Amount that each op takes when it starts and frees when it ends, arrays (ops,). On every
+        rank all that is taken is freed.
     """
     taken, freed = at_start, freed_at_end
     if has_pairs(ops):
@@ -108,16 +108,16 @@ def held_by_op(
         taken = np.where(second, 0, taken + np.where(first, np.append(taken[1:], 0), 0))
         before = np.append(0, freed[:-1])
         freed = np.where(first, 0, freed + np.where(second, before, 0))
-    # While the op runs; every rank starts at 0.
+    # The amount while the op runs; every rank starts at 0.
     held: IntArray = np.cumsum(taken, dtype=taken.dtype)
     np.subtract(held[1:], np.cumsum(freed[:-1], dtype=taken.dtype), out=held[1:])
     return held
 
 
 def peak_by_stage(ops: OpColumns) -> tuple[int, ...]:
-    """Return the most units, micro-batches or slices of them, that each stage holds at once.
+    """Return the peak of micro-batches, or slices of them, in flight on each stage.
 
-    Of a stage with two copies the fuller one counts.
+    If a stage has two copies, the fuller one counts.
     """
     placement = ops.placement
     chunks = placement.chunk_table
@@ -130,7 +130,7 @@ def peak_by_stage(ops: OpColumns) -> tuple[int, ...]:
 
 
 class Phases(NamedTuple):
-    """How many ops of one rank are in each phase."""
+    """Number of ops of one rank in each phase."""
 
     warm_up: int
     steady: int
@@ -138,7 +138,7 @@ class Phases(NamedTuple):
 
 
 def rank_phases(ops: OpColumns) -> list[Phases]:
-    """Return how many ops of each rank are in each phase; I and W count as one each.
+    """Return the number of ops in each phase of each rank; I and W count as one each.
 
     A rank without backwards only warms up.
 

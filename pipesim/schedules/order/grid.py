@@ -17,10 +17,10 @@ LEAST_CELL = 3  # characters: `F0` and a space
 
 
 def unit_slots(ops: OpColumns) -> IntArray:
-    """Return the earliest slot of every op if each took one slot; -1 for ops never reached.
+    """Return the earliest slot of every op if each takes one, array (ops,); -1 if never reached.
 
-    Array (ops,). A rank walks its order until an op lacks an input, and goes on when that input
-    is there, so that the time is linear in the number of ops.
+    A rank walks its order until an op lacks an input, and goes on when that input is there, so
+    that the time is linear in the number of ops.
     """
     inputs = np.stack([producers(ops), local_inputs(ops)])
     offsets, second = ops.offsets, second_of_pair(ops)
@@ -39,7 +39,7 @@ def unit_slots(ops: OpColumns) -> IntArray:
         rank = going.pop()
         now, number = free[rank], following[rank]
         while number < end[rank]:
-            until = last[number] + 1  # of an overlapped pair each waits for the inputs of both
+            until = last[number] + 1  # both ops of a pair wait for the inputs of both
             lacking = -1
             for item in range(number, until):
                 for needed in needs:
@@ -65,7 +65,7 @@ def unit_slots(ops: OpColumns) -> IntArray:
 def text_grid(ops: OpColumns, width: int | None = None) -> str:
     """Return the order as text: one row a rank, one column a slot, `.` for an idle slot.
 
-    The stage is left out of the labels where each rank has one, and so is the slice.
+    The labels have no stage if each rank has one, and no slice if nothing is sliced.
     """
     slot = unit_slots(ops)
     columns = int(slot.max()) + 1
@@ -93,11 +93,11 @@ def text_grid(ops: OpColumns, width: int | None = None) -> str:
 
 
 def _labels(ops: OpColumns, wanted: BoolArray) -> dict[int, str]:
-    """Return the labels of some ops by their numbers; a pair has one label, `F1&B0`."""
+    """Return the labels of the wanted ops by number; a pair has one label, `F1&B0`."""
     several = ops.stages > ops.ranks or ops.placement.directions > 1
     sliced = ops.slices > 1
     second = second_of_pair(ops)
-    before = np.append(second[1:] & wanted[1:], False)  # a pair is wanted with either op
+    before = np.append(second[1:] & wanted[1:], False)  # a pair is wanted if either op is
     wanted = wanted | before | second & np.append(False, wanted[:-1])
     labels: dict[int, str] = {}
     for number in np.flatnonzero(wanted).tolist():
@@ -108,7 +108,7 @@ def _labels(ops: OpColumns, wanted: BoolArray) -> dict[int, str]:
 
 
 def _first_stuck(ops: OpColumns, slot: IntArray) -> BoolArray:
-    """Return which op is the first of its rank that is never reached."""
+    """Return whether each op is the first of its rank that is never reached, array (ops,)."""
     stuck = slot < 0
     first = stuck.copy()
     first[1:] &= ~stuck[:-1]

@@ -1,4 +1,4 @@
-"""A compiled look at very large orders: are they right, and what takes whose output?"""
+"""A compiled check of very large orders, which also finds their consumers and producers."""
 
 import numpy as np
 from numba import njit
@@ -15,11 +15,11 @@ def check_and_connect(
     offsets: IntArray,
     rank_table: Int32Array,
 ) -> tuple[bool, Int32Array, Int32Array, Int32Array]:
-    """Return whether an order is right; its consumers, producers and local inputs, arrays (ops,).
+    """Return whether an order is valid, and consumers, producers, local inputs, arrays (ops,).
 
-    What is right: every op within range and on its rank, none twice, F before R, R before B or I,
-    I before W, everything complete. Where it is not, the arrays mean nothing. `rank_table` is the
-    rank of every stage and unit, array (stages, units).
+    Valid: every op within range and on its rank, none twice, F before R, R before B or I, I before
+    W, everything complete. If it is not, the arrays mean nothing. `rank_table` is the rank of every
+    stage and unit, array (stages, units).
     """
     stages, units = rank_table.shape
     ops = len(kind)

@@ -1,4 +1,4 @@
-"""The cells of a schedule file: ops, and the sends and receives that stand among them."""
+"""The actions of a schedule file: ops, and the sends and receives among them."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from pipesim.base.types import BoolArray, Int8Array, Int32Array, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Actions:
-    """What every cell of a schedule file does that computes, sends or receives, in file order.
+    """The computes, sends and receives in the cells of a schedule file, in file order.
 
-    All arrays are (actions,). Actions in the same cell go together.
+    All arrays are (actions,). Actions in the same cell belong together.
 
     Parameters
     ----------
@@ -21,12 +21,12 @@ class Actions:
     kind
         Codes of `Kind`: F, B, I, W, R, SEND_F, SEND_B, RECV_F, RECV_B.
     stage
-        Of the op; of a send the stage whose output it sends, of a receive the stage whose input
-        it receives.
+        Stage of the op; for a send the stage whose output it sends, for a receive the stage
+        whose input it receives.
     microbatch, slice
-        What flows.
+        The micro-batch and slice that flow.
     group
-        Number of the overlapped pair of a compute op, from 0 on over the file, else -1.
+        Number of an op's overlapped pair, from 0 on over the file; -1 for all others.
     """
 
     rank: Int32Array
@@ -41,7 +41,7 @@ class Actions:
         return len(self.rank)
 
     def __eq__(self, other: object) -> bool:
-        """Two are equal if they do the same in the same order, wherever blank cells stand."""
+        """Return whether both have the same actions in the same order; blank cells do not count."""
         if not isinstance(other, Actions):
             return NotImplemented
         names = ("rank", "kind", "stage", "microbatch", "slice", "group")
@@ -51,10 +51,10 @@ class Actions:
 
     @property
     def transfers(self) -> bool:
-        """Whether any of them sends or receives."""
+        """Whether any of the actions is a send or a receive."""
         return bool((~self.computes).any())
 
     @property
     def computes(self) -> BoolArray:
-        """Which of them are ops, array (actions,)."""
+        """Whether each action is an op, array (actions,)."""
         return np.isin(self.kind, COMPUTE_KINDS)

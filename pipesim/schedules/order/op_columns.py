@@ -1,4 +1,4 @@
-"""The ops of all ranks in flat arrays, rank after rank, and what follows from the arrays alone.
+"""The ops of all ranks in flat arrays, rank after rank, and arrays that follow from these.
 
     rank 0 | F0 F1 B0 B1        number      0  1  2  3  4  5  6  7
     rank 1 | F0 B0 F1 B1        kind        F  F  B  B  F  B  F  B
@@ -28,11 +28,11 @@ OP_COLUMNS = {
     "slice": np.int32,
     "group": np.int32,
 }
-LARGE = 200_000  # ops from which compiled code looks first whether all is right
+LARGE = 200_000  # ops from which compiled code checks the order first
 
 
 class Flows(NamedTuple):
-    """Which op takes whose output, arrays (ops,) of op numbers; see `dataflow.py`."""
+    """Consumers, producers and local inputs of ops, arrays (ops,) of numbers; see `dataflow.py`."""
 
     consumers: Int32Array
     producers: Int32Array
@@ -41,7 +41,7 @@ class Flows(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class OpColumns:
-    """Per rank an order of ops, as columns; the parameters are those of `Schedule`."""
+    """An order of ops for each rank, as columns; the parameters are those of `Schedule`."""
 
     placement: Placement
     microbatches: int
@@ -56,7 +56,7 @@ class OpColumns:
 
     def __post_init__(self) -> None:
         ops = len(self.stage)
-        # One number seen as an array takes no memory.
+        # A single number broadcast to an array takes no memory.
         defaults: dict[str, npt.NDArray[Any]] = {
             "slice": np.broadcast_to(np.int32(0), ops),
             "group": np.broadcast_to(np.int32(-1), ops),
@@ -85,7 +85,7 @@ class OpColumns:
 
     @property
     def unit(self) -> Int32Array:
-        """The number of each op's (micro-batch, slice), micro-batch x k + slice; array (ops,)."""
+        """The unit of each op, micro-batch x k + slice; array (ops,)."""
         if self.slices == 1:
             return self.microbatch
         unit: Int32Array = self.microbatch * np.int32(self.slices) + self.slice
@@ -103,7 +103,7 @@ class OpColumns:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """The kinds of op that occur."""
+        """The kinds of ops in the order."""
         return frozenset(Kind(kind) for kind in np.unique(self.kind))
 
     def __len__(self) -> int:
@@ -119,9 +119,9 @@ class OpColumns:
         return tuple(map(self.op, range(self.offsets[rank], self.offsets[rank + 1])))
 
     def numbers(self) -> Int32Array:
-        """Return the number of every op, array (kinds, stages, units), -1 where none is.
+        """Return the number of every op, array (kinds, stages, units); -1 for no op.
 
-        Its first axis goes F, B, I, W, R; a unit is a micro-batch, or a slice of it.
+        The first axis is F, B, I, W, R; a unit is a micro-batch, or a slice of it.
         """
         units = self.microbatches * self.slices
         numbers = np.full((len(COMPUTE_KINDS), self.stages, units), -1, dtype=np.int32)
@@ -130,9 +130,9 @@ class OpColumns:
 
     @cached_property
     def checked_flows(self) -> Flows | None:
-        """The flows of a large order in which compiled code finds nothing wrong, else None.
+        """The flows of a large order that compiled code finds valid; else None.
 
-        It does not look into small orders, slices and pairs: for these, too, None.
+        Small orders, and those with slices or pairs, are not checked by it: None for these, too.
         """
         if len(self) < LARGE or self.slices > 1 or bool((self.group >= 0).any()):
             return None
@@ -144,7 +144,7 @@ class OpColumns:
 
     @cached_property
     def flows(self) -> Flows:
-        """Which op takes whose output, worked out once."""
+        """Consumers, producers and local inputs of all ops, worked out once."""
         if self.checked_flows is not None:
             return self.checked_flows
         numbers = self.numbers()

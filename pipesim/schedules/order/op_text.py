@@ -1,4 +1,4 @@
-"""Orders written out: `0F0 1F0 2F1&0B0`, one text a rank, ops with spaces between."""
+"""Orders as texts: `0F0 1F0 2F1&0B0`, one text a rank, ops with spaces between."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -58,7 +58,7 @@ def implied_placement(orders: Sequence[Sequence[Item]], name: str) -> Placement:
 
 
 def op_text(op: Op, several_stages: bool, sliced: bool) -> str:
-    """Return an op as text, without what all ops of its schedule have in common.
+    """Return an op as text, without a stage or a slice if its schedule does not need them.
 
     Examples
     --------

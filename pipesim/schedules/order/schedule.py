@@ -27,19 +27,19 @@ from pipesim.schedules.order.op_text import implied_placement, order_columns, pa
 from pipesim.schedules.order.validity import check_order
 
 Column: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]]
-# The ops of a rank: stages, kinds, micro-batches; then slices and pairs where there are any.
+# The ops of a rank: stages, kinds, micro-batches; then slices and pairs if there are any.
 RankOps: TypeAlias = tuple[Column, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Schedule(OpColumns):
-    """Per rank an order of ops; owns the placement and the number of micro-batches.
+    """An order of ops for each rank, with the placement and the number of micro-batches.
 
-    Made by `build_schedule`, by `Schedule.from_orders`, or by a function of one's own. What is
+    Made by `build_schedule`, by `Schedule.from_orders`, or by a function of one's own. It is
     checked when it is made: every stage runs F of every micro-batch (and slice) once and on its
     own rank; its backward is B, or I and W, each once, after F and I before W; or there is no
-    backward at all. Between F and B or I there may be R, which rebuilds what F has not kept. That
-    the order can be run, across ranks, only a run tells.
+    backward at all. Between F and B or I there may be R, which rebuilds what F has not kept.
+    Whether the order can be run across ranks shows only in a run.
 
     Parameters
     ----------
@@ -54,26 +54,26 @@ class Schedule(OpColumns):
     offsets
         Array (ranks + 1,): the ops of rank r are those from offsets[r] up to offsets[r + 1].
     slice
-        Of each op's micro-batch along the sequence, array (ops,); by default all 0.
+        Slice of each op's micro-batch along the sequence, array (ops,); by default all 0.
     group
         Two neighbours with the same number from 0 on run as one overlapped pair of a forward
         and a backward, array (ops,); by default all -1.
     fractions
-        The share of a stage's cost that each slice takes; their number is that of slices k.
+        Share of a stage's cost that each slice takes; their number is the number of slices k.
     directions
-        Of each micro-batch, array (m,) of 0 and 1; by default all 0.
+        Direction of each micro-batch, array (m,) of 0 and 1; by default all 0.
     weight_versions
-        How many versions of its parameters each stage keeps; by default one.
+        Number of versions of its parameters that each stage keeps; by default one.
     separate_recompute
         Whether what forwards have not kept is rebuilt by R, and B and I take no time for it: then
         a micro-batch without R has kept all. True wherever there is any R.
     family
-        The name in `pipesim schedules` of what built it, whose formulas then hold; "" for an
-        order of one's own.
+        Name of its family in `pipesim schedules`, whose formulas then hold; "" for an order of
+        one's own.
     remake
-        Pipeline -> Schedule, where the order goes by the costs: the same for other costs.
+        Pipeline -> Schedule for its costs, if the order depends on the costs; else None.
     listed
-        The ops and the sends and receives among them, where a file lists them all.
+        The ops and the sends and receives among them, if a file lists them all.
 
     Raises
     ------
@@ -108,15 +108,15 @@ class Schedule(OpColumns):
         rank_ops: Iterable[RankOps],
         **more: Any,
     ) -> Self:
-        """Return the schedule of some columns of ops a rank.
+        """Return the schedule of the ops of each rank, given as columns.
 
         Parameters
         ----------
         name, placement, microbatches
             As for the class.
         rank_ops
-            For every rank its stages, kinds and micro-batches, and where there are any its slices
-            and the numbers of its pairs, which count anew on each rank.
+            Stages, kinds and micro-batches of every rank, and if there are any its slices and the
+            numbers of its pairs, which count anew on each rank.
         more
             Further fields of the class: fractions, directions, weight_versions, ...
 
@@ -157,19 +157,19 @@ class Schedule(OpColumns):
         fractions: tuple[float, ...] = (),
         name: str = "custom",
     ) -> Self:
-        """Return the schedule that one order a rank spells out.
+        """Return the schedule of the orders written out for each rank.
 
         Parameters
         ----------
         orders
-            For every rank its ops in order: ops, their texts, or one text with spaces between;
+            The ops of every rank in order: ops, their texts, or one text with spaces between;
             `2F1&0B0` is an overlapped pair, `2F1.3` slice 3 of a micro-batch.
         placement
             Stage -> rank; by default each stage belongs to the rank whose order names it first.
         microbatches
-            By default the largest micro-batch number plus one.
+            Number of micro-batches m; by default the largest number of one plus 1.
         directions
-            Of each micro-batch, for a bidirectional placement; by default all 0.
+            Direction of each micro-batch, for a bidirectional placement; by default all 0.
         fractions
             The share of a stage's cost that each slice takes; by default equal shares.
         name
@@ -210,7 +210,7 @@ class Schedule(OpColumns):
         )
 
     def made_for(self, pipe: Pipeline) -> "Schedule":
-        """Return the schedule for other costs: another order only where it goes by the costs."""
+        """Return the schedule for other costs: another order only if it depends on the costs."""
         return self if self.remake is None else self.remake(pipe)
 
     def relabelled(
@@ -222,7 +222,7 @@ class Schedule(OpColumns):
     ) -> Self:
         """Return the same order under another name or of another family.
 
-        A `remake` that is not given is none, as the order then stays as it is for any costs.
+        Without a `remake` the order stays as it is for any costs.
         """
         other = copy(self)  # the ops have been checked
         object.__setattr__(other, "name", name or self.name)
@@ -231,7 +231,7 @@ class Schedule(OpColumns):
         return other
 
     def peak_in_flight(self) -> tuple[int, ...]:
-        """Return the most (stage, micro-batch) pairs, or slices of them, that each rank holds.
+        """Return the peak of (stage, micro-batch) pairs, or slices of them, in flight on each rank.
 
         Examples
         --------
@@ -241,10 +241,10 @@ class Schedule(OpColumns):
         return peak_by_rank(self, opens(self).astype(np.int32), closes(self).astype(np.int32))
 
     def peak_in_flight_by_stage(self) -> tuple[int, ...]:
-        """Return the most micro-batches, or slices of them, that each stage holds.
+        """Return the peak of micro-batches, or slices of them, in flight on each stage.
 
-        Where a rank has several stages their peaks need not come at the same time: together they
-        are at least what `peak_in_flight` gives for the rank.
+        If a rank has several stages, their peaks need not come at the same time: their sum is at
+        least the `peak_in_flight` of the rank.
 
         Examples
         --------
@@ -261,7 +261,7 @@ class Schedule(OpColumns):
         Parameters
         ----------
         width
-            Cut the rows after about so many characters, with a mark; by default they are whole.
+            Characters after which rows are cut, with a mark; by default they are whole.
         """
         return text_grid(self, width)
 

@@ -1,4 +1,4 @@
-"""What must hold of an order before it may call itself a schedule."""
+"""Checks that an order of ops is a valid schedule."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from pipesim.schedules.order.op_columns import OpColumns
 
 
 def check_order(name: str, ops: OpColumns) -> None:
-    """Check an order, shown by its name.
+    """Check that an order of ops is valid; errors begin with its name.
 
     Raises
     ------
     ScheduleError
-        That names the first op at fault.
+        If it is not; the message names the first op at fault.
     """
     _check_fields(name, ops)
     if ops.checked_flows is not None:
@@ -54,7 +54,7 @@ def check_order(name: str, ops: OpColumns) -> None:
 
 
 def _check_fields(name: str, ops: OpColumns) -> None:
-    """Check what is not about single ops."""
+    """Check the directions of the micro-batches and the fractions of the slices."""
     directions = ops.directions
     known = np.isin(directions, np.arange(ops.placement.directions))
     if directions.shape != (ops.microbatches,) or not known.all():
@@ -70,7 +70,7 @@ def _check_fields(name: str, ops: OpColumns) -> None:
 
 
 def _check_complete(name: str, ops: OpColumns, numbers: Int32Array) -> None:
-    """Check that every pair has its F, and all or none have a backward, whole or split."""
+    """Check that every (stage, unit) has F, and all or none a backward, whole or split."""
     present = numbers >= 0
     whole, split = present[Kind.B], present[Kind.I] | present[Kind.W]
     forward_only = not (whole.any() or split.any())
@@ -93,7 +93,7 @@ def _check_complete(name: str, ops: OpColumns, numbers: Int32Array) -> None:
 
 
 def _check_slices(name: str, ops: OpColumns, numbers: Int32Array) -> None:
-    """Check that slices, each of which attends to those before, go forward and then in reverse."""
+    """Check that forwards run the slices of a micro-batch in order, and backwards in reverse."""
     by_slice = (*numbers.shape[:2], ops.microbatches, ops.slices)
     ordered = numbers.reshape(by_slice)
     backward = np.maximum(ordered[Kind.B], ordered[Kind.I])

@@ -1,1 +1,1 @@
-"""A schedule with its sends and receives as instructions."""
+"""Programs: schedules with their sends and receives as instructions."""

@@ -1,6 +1,6 @@
-"""A compute order -> instructions: where each rank sends and receives, under a protocol.
+"""Lowering a schedule to instructions: where each rank sends and receives, under a protocol.
 
-What stands between two ops of rank r, a send (of the op before) and a receive (for the op after):
+Between two ops of rank r, a send (of the op before) and a receive (for the op after):
 
     rendezvous        send, receive                  each blocks until both ends are there
     odd_even          even: send, receive            the same, odd ranks the other way round
@@ -16,9 +16,9 @@ sends and receives keeps them where they are under `rendezvous` and the two `pos
 A receive that is posted takes effect when its rank comes to it, as a kernel on a stream waits for
 those before it; the message leaves when both ends are there.
 
-`odd_even` and `paired` would hang where a receive waits, through whatever ranks, for something
-that follows from the send beside it, as when GPipe turns from forwards to backwards: there the
-send goes first. Beyond these two they order nothing, so that under both, orders with several
+`odd_even` and `paired` would hang if a receive waits, through whatever ranks, for something that
+follows from the send beside it, as when GPipe turns from forwards to backwards: there the send
+goes first. Beyond these two they order nothing, so that under both, orders with several
 chunks a rank hang. `paired` is what Megatron-LM does for 1F1B; where it interleaves, it exchanges
 once for a forward and a backward, which is none of these.
 """
@@ -53,7 +53,7 @@ Instruction = tuple[Item, ...]
 
 
 def lower(schedule: Schedule, protocol: str = "rendezvous") -> Program:
-    """Return the instructions of every rank under a protocol.
+    """Return the program of a schedule under a protocol: the instructions of every rank.
 
     Parameters
     ----------
@@ -85,16 +85,17 @@ def lower(schedule: Schedule, protocol: str = "rendezvous") -> Program:
 
 
 def program_of(bare: Program, rows: list[list[Instruction]], protocol: str) -> Program:
-    """Return the program of a schedule that has these instructions.
+    """Return the program of a schedule with given instructions.
 
     Parameters
     ----------
     bare
-        The ops of the same schedule.
+        The program of the schedule's ops alone.
     rows
         The instructions of every rank.
     protocol
-        Its name; under "posted" no transfer blocks, under "posted_blocking" receives do.
+        Name of the protocol; under "posted" no transfer blocks, under "posted_blocking" receives
+        do.
     """
     instructions = [instruction for row in rows for instruction in row]
     items = [item for instruction in instructions for item in instruction]
@@ -113,11 +114,11 @@ def program_of(bare: Program, rows: list[list[Instruction]], protocol: str) -> P
 
 
 def _as_listed(schedule: Schedule, listed: Actions, protocol: str) -> Program:
-    """Return the instructions in the order in which a file lists them, one a cell."""
+    """Return the program with the instructions that a file lists, one a cell."""
     numbers = schedule.numbers()
     forward, backward = numbers[Kind.F], np.maximum(numbers[Kind.B], numbers[Kind.I])
     unit = listed.microbatch * schedule.slices + listed.slice
-    made = np.empty(len(listed), dtype=np.int32)  # the op itself, or the one that makes the message
+    made = np.empty(len(listed), dtype=np.int32)  # the op itself, or the op that makes the message
     for kinds, table, step in (
         (COMPUTE_KINDS, None, 0),
         ((Kind.SEND_F,), forward, 0),
@@ -132,7 +133,7 @@ def _as_listed(schedule: Schedule, listed: Actions, protocol: str) -> Program:
     action = np.where(listed.computes, COMPUTE, np.where(receives, RECV, SEND)).astype(np.int8)
     first = np.ones(len(listed), dtype=bool)
     first[1:] = (np.diff(listed.rank) != 0) | (np.diff(listed.cell) != 0)
-    if protocol != "rendezvous":  # of transfers in one cell each blocks or not by itself
+    if protocol != "rendezvous":  # transfers in one cell are instructions of their own
         first |= ~listed.computes
     starts = np.flatnonzero(first)
     return replace(
@@ -148,13 +149,13 @@ def _as_listed(schedule: Schedule, listed: Actions, protocol: str) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The ops of every rank, one or an overlapped pair a step, with the messages they need."""
+    """The steps of every rank, each an op or an overlapped pair, with the messages they need."""
 
     bare: Program
     computes: list[Instruction]
     sends: list[list[Item]]  # after the step
     receives: list[list[Item]]  # before it
-    step_of: list[int]  # that computes each op
+    step_of: list[int]  # the step that computes each op
     needs: list[list[int]]  # ops on other stages whose output the step takes
 
     def of_rank(self, rank: int) -> range:
@@ -177,7 +178,7 @@ def _steps(schedule: Schedule) -> _Steps:
 
 
 def _between(steps: _Steps, protocol: str) -> list[list[Instruction]]:
-    """Return the instructions of a protocol that orders what stands between two ops."""
+    """Return the instructions of every rank under a protocol that orders transfers between ops."""
     follows = set() if protocol == "rendezvous" else _following(steps)
     rows = []
     for rank in range(steps.bare.ranks):
@@ -201,7 +202,7 @@ def _between(steps: _Steps, protocol: str) -> list[list[Instruction]]:
 
 
 def _posted(steps: _Steps) -> list[list[Instruction]]:
-    """Return the instructions in which a receive stands as early as its send arises."""
+    """Return the instructions of every rank with each receive posted where its send arises."""
     rows: list[list[Instruction]] = [[] for _ in range(steps.bare.ranks)]
     rank_of, target = steps.bare.rank.tolist(), steps.bare.target.tolist()
     for step in _walk(steps):
@@ -214,13 +215,13 @@ def _posted(steps: _Steps) -> list[list[Instruction]]:
 
 
 def _walk(steps: _Steps) -> Iterator[int]:
-    """Yield all steps, each after those it needs: round by round the next of every rank.
+    """Yield all steps, each after those that it needs: in rounds, the next one of every rank.
 
     Steps that can never run come last.
     """
     left = [iter(steps.of_rank(rank)) for rank in range(steps.bare.ranks)]
     done = [False] * len(steps.computes)
-    waiting: dict[int, list[tuple[int, int]]] = {}  # step -> ranks that wait, with their own
+    waiting: dict[int, list[tuple[int, int]]] = {}  # step -> [(rank that waits, its step)]
     turns = [(0, rank, next(left[rank])) for rank in range(steps.bare.ranks)]
     while turns:
         turn, rank, step = heappop(turns)
@@ -240,7 +241,7 @@ def _walk(steps: _Steps) -> Iterator[int]:
 
 
 def _following(steps: _Steps) -> set[tuple[int, int]]:
-    """Return the pairs (received, sent) between two ops, where the former follows from the latter.
+    """Return the pairs (received, sent) between two ops of which the first follows from the second.
 
     A message follows from another if the op that makes it comes, on its rank or through
     messages between ranks, after the op that takes the other.
@@ -250,7 +251,7 @@ def _following(steps: _Steps) -> set[tuple[int, int]]:
     order = list(_walk(steps))
     place = dict(zip(order, range(len(order)), strict=True))
     found = set()
-    asked: dict[int, list[tuple[int, int, int]]] = {}  # step of the former -> what to look up
+    asked: dict[int, list[tuple[int, int, int]]] = {}  # step -> pairs to look up after it
     for rank in range(bare.ranks):
         before: list[Item] = []
         for step in steps.of_rank(rank):
@@ -265,7 +266,7 @@ def _following(steps: _Steps) -> set[tuple[int, int]]:
             before = steps.sends[step]
     if not asked:
         return found
-    # The last step of every rank that a step comes after; kept as long as it is needed.
+    # step -> the last step of each rank that it comes after; kept as long as it is needed.
     latest: dict[int, np.ndarray] = {}
     uses = [0] * len(order)
     for fed in steps.needs:

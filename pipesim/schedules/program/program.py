@@ -1,13 +1,13 @@
-"""A program: for every rank a list of instructions, sends and receives among its ops.
+"""Programs: a list of instructions for each rank, with sends and receives among its ops.
 
     rank 0 | 0F0  0SEND_F0  0F1  0SEND_F1  0RECV_B0  0B0  ...
     rank 1 | 1RECV_F0  1F0  1B0  1SEND_B0  1RECV_F1  1F1  ...
 
 An instruction computes an op (or an overlapped pair), or it is one or several sends and
-receives of messages. A program says what comes after what on a rank, and nothing of time. Where
-its transfers are no instructions (the protocol eager), messages leave by themselves.
+receives of messages. A program has the order on each rank, and no times. If its
+transfers are no instructions (the protocol eager), messages leave by themselves.
 
-The message with the output of an op bears the number of that op.
+The message with the output of an op has the number of that op.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,32 +26,32 @@ from pipesim.schedules.program.text import COMPUTE, RECV, aligned_rows, parse_li
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Program:
-    """Per rank a list of instructions; made by `lower` or by `Program.from_lists`.
+    """A list of instructions for each rank; made by `lower` or by `Program.from_lists`.
 
     Parameters
     ----------
     name
         Shown in messages.
     protocol
-        How the transfers are ordered.
+        The protocol, which orders the transfers.
     source, target
-        The ranks that send and receive each message, arrays (messages,); -1 where there is none.
+        The ranks that send and receive each message, arrays (messages,); -1 for no message.
     consumer
-        The op that takes the output of each op, on whatever rank, array (messages,); -1 where
-        none does.
+        The op that takes the output of each op, on whatever rank, array (messages,); -1 for none.
     offsets
         Array (ranks + 1,): the instructions of rank r go from offsets[r] up to offsets[r + 1].
     item_offsets
         Array (instructions + 1,): the items of an instruction, likewise.
     action, number
-        Of every item, arrays (items,): COMPUTE and an op, SEND or RECV and a message.
+        Action and number of every item, arrays (items,): COMPUTE and an op, or SEND or RECV and a
+        message.
     blocking
         Whether a rank waits until the transfers of the instruction are done, array
         (instructions,).
     schedule
         The order of the ops; None for a program written by hand.
     labels, sizes
-        Of a program written by hand the text of every item, and the bytes of every message,
+        For a program written by hand, the text of every item, and the bytes of every message,
         array (messages,).
     """
 
@@ -77,17 +77,18 @@ class Program:
         sizes: Mapping[str, int] | None = None,
         name: str = "program",
     ) -> Self:
-        """Return the program that one list of instructions a rank spells out.
+        """Return the program of the lists of instructions written out for each rank.
 
         `send x to 1` and `recv x from 0` are the two ends of the message x, which block; several
-        joined by `&` start together; any other text is something that the rank computes.
+        joined by `&` start together; any other text is a compute.
 
         Parameters
         ----------
         lists
-            For every rank its instructions in order, or one text with commas between.
+            The instructions of every rank in order, or one text with commas between.
         sizes
-            Bytes of the messages, for a limit up to which they do not block; by default 0.
+            Bytes of the messages by name, for an eager limit, up to which they do not block; by
+            default 0.
         name
             Shown in messages.
 
@@ -106,7 +107,7 @@ class Program:
 
     @property
     def order(self) -> Schedule:
-        """The order of the ops that it was made from.
+        """The schedule that the program was made from.
 
         Raises
         ------
@@ -129,12 +130,12 @@ class Program:
 
     @property
     def instruction_of_item(self) -> IntArray:
-        """The instruction of every item, array (items,)."""
+        """The number of every item's instruction, array (items,)."""
         return np.repeat(np.arange(len(self)), np.diff(self.item_offsets))
 
     @property
     def instruction_of_op(self) -> IntArray:
-        """The instruction that computes each op, array (ops,)."""
+        """The number of the instruction that computes each op, array (ops,)."""
         computing = np.flatnonzero(self.action == COMPUTE)
         found = np.empty(len(computing), dtype=np.int64)
         found[self.number[computing]] = self.instruction_of_item[computing]
@@ -142,19 +143,19 @@ class Program:
 
     @property
     def computes(self) -> BoolArray:
-        """Which instructions compute, array (instructions,)."""
+        """Whether each instruction computes, array (instructions,)."""
         first: BoolArray = self.action[self.item_offsets[:-1]] == COMPUTE
         return first
 
     @property
     def title(self) -> str:
-        """Its name, and the protocol where it has one of its own: `1f1b under paired`."""
+        """Name of the program, with its protocol if that orders transfers: `1f1b under paired`."""
         own = self.listed and self.schedule is not None
         return f"{self.name} under {self.protocol}" if own else self.name
 
     @property
     def listed(self) -> bool:
-        """Whether transfers are instructions, or leave by themselves."""
+        """Whether transfers are instructions; else messages leave by themselves."""
         return bool((self.action != COMPUTE).any())
 
     def __len__(self) -> int:
@@ -165,7 +166,7 @@ class Program:
         return range(self.item_offsets[instruction], self.item_offsets[instruction + 1])
 
     def op_of_item(self, item: int) -> Op:
-        """Return an item as an op; a transfer as one of kind SEND_F, SEND_B, RECV_F or RECV_B.
+        """Return an item as an op; a transfer has the kind SEND_F, SEND_B, RECV_F or RECV_B.
 
         Its stage is the one that computes, sends or receives.
         """
@@ -183,11 +184,11 @@ class Program:
         return self.labels[item] if self.schedule is None else str(self.op_of_item(item))
 
     def text(self, instruction: int) -> str:
-        """Return an instruction as text."""
+        """Return an instruction as text, its items joined by `&`."""
         return "&".join(map(self.item_text, self.items(instruction)))
 
     def swapped(self, instruction: int) -> Self:
-        """Return the program in which an instruction changes places with the one after it."""
+        """Return the program with an instruction swapped with the one after it."""
         order = np.arange(len(self))
         order[[instruction, instruction + 1]] = instruction + 1, instruction
         items = np.concatenate([np.array(self.items(i), dtype=np.int64) for i in order.tolist()])
@@ -209,7 +210,7 @@ class Program:
 
 
 def bare_program(schedule: Schedule) -> Program:
-    """Return a schedule as a program of its ops alone, whose messages leave by themselves.
+    """Return the program of a schedule's ops alone, whose messages leave by themselves.
 
     Examples
     --------

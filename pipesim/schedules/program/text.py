@@ -1,4 +1,4 @@
-"""Instructions written out: `0F0`, `0SEND_F0`, `1RECV_F0`; by hand, `send x to 1`."""
+"""Instructions as texts: `0F0`, `0SEND_F0`, `1RECV_F0`; written by hand, `send x to 1`."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from pipesim.base.checks import check_amount
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 
-COMPUTE, SEND, RECV = 0, 1, 2  # what an item of an instruction does
+COMPUTE, SEND, RECV = 0, 1, 2  # actions of an instruction's items
 
 _TRANSFER = re.compile(r"(?:(send) (\S+) to|(recv) (\S+) from) (\d+)")
 _MEANT = re.compile(r"(send|recv|receive)\b", re.IGNORECASE)
 
 
 def transfer_kind(action: int, made_by: Kind) -> Kind:
-    """Return the kind of sending or receiving the output of an op of a kind.
+    """Return the kind of a transfer, from its action and the kind of op whose output it moves.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def transfer_kind(action: int, made_by: Kind) -> Kind:
 
 
 def aligned_rows(rows: Sequence[Sequence[str]]) -> str:
-    """Return texts as one line a rank, in columns.
+    """Return the texts of every rank as aligned lines, one a rank.
 
     Examples
     --------

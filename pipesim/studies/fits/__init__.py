@@ -1,1 +1,1 @@
-"""Fits: from measured runs to what their costs leave out."""
+"""Fits to measured runs: the overheads and latencies that their costs leave out."""

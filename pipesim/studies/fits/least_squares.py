@@ -1,4 +1,4 @@
-"""What fits have in common: least squares from 0 up, relative errors, and their print."""
+"""Least squares from 0 up, relative errors, and the text of a fit."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,7 +14,7 @@ FITS = 0.02  # relative: step times are not measured more exactly than that
 
 
 def not_negative(columns: FloatArray, goal: FloatArray) -> FloatArray:
-    """Return the x >= 0 with columns @ x nearest to the goal: the best of all sets of zeros."""
+    """Return the least-squares solution x >= 0 of columns @ x = goal, from all sets of zeros."""
     size = columns.shape[1]
     found = np.zeros(size)
     least = float(goal @ goal)
@@ -30,12 +30,12 @@ def not_negative(columns: FloatArray, goal: FloatArray) -> FloatArray:
 
 
 def largest_error(measured: npt.ArrayLike, fitted: npt.ArrayLike) -> float:
-    """Return the largest relative error."""
+    """Return the largest relative error of fitted values."""
     return float(np.abs(np.divide(fitted, measured) - 1).max())
 
 
 def checked_time(value: float) -> float:
-    """Return a measured time, if it is one.
+    """Return a measured time as a float, checked to be above 0.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def fit_text(
     fitted: Sequence[float],
     note: str,
 ) -> str:
-    """Return a fit as text: its values, then what was measured beside what it gives."""
+    """Return a fit as text: its values, then a table of measured and fitted times."""
     columns = {
         "run": list(labels),
         "measured ms": [f"{time:#.4g}" for time in measured],

@@ -1,4 +1,4 @@
-"""From measured step times to the overhead of an op and the latency of a message.
+"""The overhead of an op and the latency of a message, fitted to measured step times.
 
 The makespan is a maximum of sums: convex, piecewise linear and growing in both. On a piece its
 derivatives are how often the longest path meets an op and a message; so Gauss-Newton steps, kept
@@ -27,29 +27,29 @@ from pipesim.studies.fits.least_squares import (
     not_negative,
 )
 
-NUDGE = 1e-6  # of a step, by which the derivatives are taken: exact unless a kink is that near
+NUDGE = 1e-6  # difference for the derivatives, relative to a step: exact unless a kink is that near
 EXACT = 1e-22  # of squared relative errors: nothing is left to fit
 LEAST_GAIN = 1e-9  # relative, of the squared errors: a round that gains less is the last
-SAME = 1e-6  # relative: slopes in proportion but for this are so
+SAME = 1e-6  # relative; slopes that are proportional but for this count as proportional
 ROUNDS, HALVINGS = 50, 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """A step that was measured, and what is known of its costs without overhead and latency.
+    """A measured step, and its pipeline without overhead and latency.
 
     Parameters
     ----------
     pipeline
-        Costs of the stages, speeds and bandwidths; its overheads and latencies are not looked at.
+        Costs of the stages, speeds and bandwidths; its overheads and latencies are ignored.
     schedule, microbatches
         As for `simulate`.
     step_ms
-        Measured from the first start to the last end of compute [ms].
+        Measured step time, from the first start to the last end of compute [ms].
     protocol
         As for `simulate`.
     end_ms
-        When each op ended, from the first start, in the order of the schedule, array (ops,): then
+        End of each op from the first start, in the order of the schedule, array (ops,) [ms]: then
         these are fitted, and one run may be enough.
     """
 
@@ -63,18 +63,18 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class OverheadFit:
-    """What an op and a message take beyond their costs; made by `fit_overhead`.
+    """The fitted overhead of an op and latency of a message; made by `fit_overhead`.
 
     Parameters
     ----------
     overhead_ms, latency_ms
-        Of every op, of every message [ms].
+        Overhead of every op, latency of every message [ms].
     runs
-        What was run, a text each.
+        Text of each run.
     measured_ms, fitted_ms
         Step times: measured, and simulated with these two [ms].
     note
-        What is wrong if no values from 0 up fit; "" if some do.
+        Warning that no values from 0 up fit; "" if some do.
     """
 
     overhead_ms: float
@@ -113,7 +113,7 @@ def fit_overhead(runs: Sequence[MeasuredRun], *, latency_ms: float | None = None
     Raises
     ------
     ValueError
-        If the runs cannot tell overhead and latency apart, or a time is none.
+        If the runs cannot tell overhead and latency apart, or a time is not above 0.
     ScheduleError, DeadlockError
         If a schedule does not fit its pipeline, or cannot go on.
 
@@ -135,7 +135,7 @@ def fit_overhead(runs: Sequence[MeasuredRun], *, latency_ms: float | None = None
         check_amount("latency_ms", latency_ms)
 
     def times(points: FloatArray) -> FloatArray:
-        """Return what the goals would be, array (points, goals)."""
+        """Return the goals simulated at some overheads and latencies, array (points, goals)."""
         columns = []
         for run, order in zip(runs, orders, strict=True):
             pipes = [_adjusted(run.pipeline, *values) for values in _both(points, latency_ms)]
@@ -170,7 +170,7 @@ _NOTHING_FITS = (
 
 
 def _goal(run: MeasuredRun, order: Schedule) -> FloatArray:
-    """Return what is to be met: relative to the step, its length or the ends of its ops."""
+    """Return the goals of a run: its step time or the ends of its ops, relative to the step."""
     times = np.array([checked_time(run.step_ms)])
     if run.end_ms is not None:
         times = np.asarray(run.end_ms, dtype=np.float64)
@@ -183,20 +183,20 @@ def _goal(run: MeasuredRun, order: Schedule) -> FloatArray:
 
 
 def _relative(run: MeasuredRun, times: FloatArray) -> FloatArray:
-    """Return times as shares of the step, so that a run counts as one, with any number of them."""
+    """Return times relative to the step, weighted so that a run counts once with all its times."""
     share: FloatArray = times / (run.step_ms * np.sqrt(times.shape[-1]))
     return share
 
 
 def _simulated(run: MeasuredRun, order: Schedule, pipes: list[Pipeline]) -> FloatArray:
-    """Return the steps or, where they were measured, the ends of the ops on each pipeline [ms]."""
+    """Return the simulated step of each pipeline or, if measured, the ends of its ops [ms]."""
     ends = run.end_ms is not None
     found = simulate_many(order, pipes, protocol=run.protocol, ops=ends, memory_limit=False)
     return found["end_ms"] if ends else found["makespan_ms"][:, np.newaxis]
 
 
 def _both(points: FloatArray, latency_ms: float | None) -> list[tuple[float, float]]:
-    """Return overhead and latency of each point, which has both or the overhead alone."""
+    """Return (overhead, latency) of each point [ms], which has both or the overhead alone."""
     if latency_ms is None:
         return [(overhead, latency) for overhead, latency in points.tolist()]
     return [(overhead, float(latency_ms)) for (overhead,) in points.tolist()]
@@ -214,10 +214,10 @@ def _adjusted(pipe: Pipeline, overhead_ms: float, latency_ms: float) -> Pipeline
 def _fitted(
     times: Callable[[FloatArray], FloatArray], goal: FloatArray, size: int, step_ms: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the point from 0 up whose times are nearest to the goal, and the slopes there."""
+    """Return the point from 0 up with times nearest to the goal, and the times' slopes there."""
     nudges = np.concatenate([np.zeros((1, size)), NUDGE * step_ms * np.eye(size)])
     best = None
-    # A kink may hold up one descent; from beyond it another gets there.
+    # A kink may stop a descent; another start may get past it.
     for start in np.concatenate([np.zeros((1, size)), 0.1 * step_ms * np.eye(size)]):
         point, slopes, distance = start, np.zeros((len(goal), size)), np.inf
         for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Step times by the closed form of equal stages: compute, and an overhead of every pass."""
+"""Compute and overhead of a pass, fitted to step times by the closed form of equal stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,15 +35,15 @@ class StepTimeFit:
     ranks
         Number of ranks p.
     compute_ms
-        c, what the whole batch takes on one stage [ms].
+        Compute c of the whole batch on one stage [ms].
     overhead_ms
-        o, what each pass of a micro-batch takes beyond [ms].
+        Overhead o of each pass of a micro-batch [ms].
     microbatches
         Numbers of micro-batches m.
     measured_ms, fitted_ms
         Step times: measured, and by the formula [ms].
     note
-        What is wrong if no values from 0 up fit; "" if some do.
+        Warning that no values from 0 up fit; "" if some do.
     """
 
     ranks: int
@@ -55,7 +55,7 @@ class StepTimeFit:
     note: str = ""
 
     def step_ms(self, microbatches: int) -> float:
-        """Return what the step takes with so many micro-batches [ms]."""
+        """Return the step time for a number of micro-batches [ms]."""
         m = check_count("microbatches", microbatches)
         return (m + self.ranks - 1) * (self.compute_ms / m + self.overhead_ms)
 
@@ -88,7 +88,7 @@ def fit_step_times(step_ms: Mapping[int, float], ranks: int) -> StepTimeFit:
     Raises
     ------
     ValueError
-        If there are fewer than two, or a time is none.
+        If there are fewer than two times, or one is not above 0.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Where the blocks of a sweep are run: in this process, or on workers by joblib."""
+"""Running the blocks of a sweep: in this process, or on workers by joblib."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,17 +22,17 @@ def run_blocks(
     backend: str = "loky",
     cluster: str | None = None,
 ) -> Generator[Done, None, None]:
-    """Yield the numbers and the rows of every block as soon as they are there, in any order.
+    """Yield the point numbers and the rows of every block as soon as it is done, in any order.
 
     Parameters
     ----------
     study, points
-        The sweep.
+        The study of the sweep, and its points.
     blocks
-        Numbers of points.
+        Blocks of points, each a list of their numbers.
     jobs
-        Workers; -1: one a core. By default 1 with loky, which is this process, and otherwise
-        all that the cluster has.
+        Number of workers; -1: one a core. By default 1 with loky, which is this process, and
+        otherwise all that the cluster has.
     backend
         "loky", "dask" or "ray".
     cluster
@@ -53,7 +53,7 @@ def run_blocks(
     stopped = False
 
     def work() -> Iterator[Any]:
-        """Hand out the blocks as workers come to them, until somebody stops the sweep."""
+        """Yield a job for every block as workers ask for it, until the sweep is stopped."""
         for numbers in blocks:
             if stopped:
                 return
@@ -61,7 +61,7 @@ def run_blocks(
 
     count = jobs or -1
     with CLUSTERS[backend](jobs, cluster):
-        if backend == "ray":  # it hands back all that it was given, or nothing
+        if backend == "ray":  # it hands back all rows of a call at once
             step = ROUND * effective_n_jobs(count)
             waiting = list(work())
             with Parallel(n_jobs=count, batch_size=1) as workers:
@@ -82,7 +82,7 @@ def run_blocks(
 
 
 def check_backend(jobs: int | None, backend: str, cluster: str | None) -> None:
-    """Check where a sweep is to be run.
+    """Check the backend of a sweep, its number of workers and its cluster.
 
     Raises
     ------

@@ -11,7 +11,7 @@ mean), by one of two laws:
 
 Then all factors of a draw are divided by their mean, weighted by the work of the stages (F and
 the backward, the mean over micro-batches): the total work stays what it is, and nothing but the
-imbalance changes. z and u go by the seed and the number of the draw alone, so that a draw has
+imbalance changes. z and u depend on the seed and the number of the draw alone, so that a draw has
 the same pattern at every spread and with every other key.
 """
 
@@ -32,7 +32,7 @@ SPREAD, DRAW = "imbalance.spread", "imbalance.draw"
 
 
 def stage_factors(axis: Imbalance, point: Mapping[str, Any], work: Sequence[float]) -> FloatArray:
-    """Return what the costs of every stage are multiplied by at one point of a sweep, (stages,).
+    """Return the factor on the costs of every stage at one point of a sweep, array (stages,).
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def stage_factors(axis: Imbalance, point: Mapping[str, Any], work: Sequence[floa
     point
         The values of its columns.
     work
-        Of every stage.
+        Work of every stage, as from `stage_work`.
 
     Raises
     ------
@@ -75,13 +75,13 @@ def stage_factors(axis: Imbalance, point: Mapping[str, Any], work: Sequence[floa
 
 
 def stage_work(pipe: Pipeline) -> list[float]:
-    """Return what a micro-batch costs on every stage, F and backward [ms], on average."""
+    """Return the work of every stage: mean F plus backward of a micro-batch [ms]."""
     costs = [[getattr(stage, name) for name in COST_FIELDS.values()] for stage in pipe.stages]
     return [sum(float(np.mean(cost)) for cost in row if cost is not None) for row in costs]
 
 
 def scaled(pipe: Pipeline, factors: Sequence[float] | FloatArray) -> Pipeline:
-    """Return a pipeline whose stages cost so many times as much, overlapped pairs among it.
+    """Return a pipeline with all costs of every stage times its factor, overlapped pairs too.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The journal of a sweep: what is done, line by line beside the file that is written at the end.
+"""The journal of a sweep: the rows done so far, in a file beside that of the table.
 
     {"pipesim sweep": 1, "digest": "5f0c..", "points": 6}
     {"point": 0, "row": ["gpipe", 4, 2, 15.0, ...]}
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 def journal_path(file: str | PathLike[str]) -> Path:
-    """Return where the journal of a table lies.
+    """Return the path of a table's journal.
 
     Examples
     --------
@@ -33,14 +33,14 @@ def journal_path(file: str | PathLike[str]) -> Path:
 def open_journal(
     path: Path, digest: str, points: int, resume: bool
 ) -> tuple[TextIO, dict[int, Row]]:
-    """Return a journal to write to, and the rows that are in it already.
+    """Return the open journal of a sweep, and the rows in it by number of the point.
 
     Parameters
     ----------
     path
-        Its file.
+        File of the journal.
     digest, points
-        Of the study.
+        Hash of the study, and its number of points.
     resume
         Whether to go on with a journal that is there.
 
@@ -73,7 +73,7 @@ def open_journal(
 
 
 def add_rows(file: TextIO, numbers: Sequence[int], rows: Sequence[Row]) -> None:
-    """Write the rows of some points, and see to it that they leave this process."""
+    """Append the rows of some points, and flush them out of this process."""
     pairs = zip(numbers, rows, strict=True)
     _write(file, [{"point": number, "row": row} for number, row in pairs])
 
@@ -84,7 +84,7 @@ def _write(file: TextIO, lines: Sequence[Any]) -> None:
 
 
 def _good_lines(path: Path) -> tuple[list[Any], int]:
-    """Return the lines of a journal up to the first that is cut off, and their length in bytes."""
+    """Return the lines of a journal before the first that is cut off, and their length [bytes]."""
     lines, length = [], 0
     for line in path.read_bytes().splitlines(keepends=True):
         try:

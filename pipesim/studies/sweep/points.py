@@ -1,4 +1,4 @@
-"""Points of a study -> pipelines to run, thousands at once where only costs vary.
+"""Points of a study as pipelines to run, thousands at once where only costs vary.
 
 Reading a config takes a millisecond or two. Where points differ in nothing but costs of stages,
 one of them is read, and the costs of the others are put into arrays beside it. They are checked
@@ -29,7 +29,7 @@ from pipesim.studies.sweep.study import Point, Study
 # What a faulty point raises; anything else is a fault of the program.
 FAULTS = (PipesimError, ValueError, ArithmeticError, MemoryError)
 
-MOST_OPS = 2_000_000  # of all schedules that a reader keeps
+MOST_OPS = 2_000_000  # in all schedules that a reader keeps
 
 _COST = re.compile(
     r"stages\.((?:forward|backward|input_grad|weight_grad|recompute)_ms)(?:\[(\d+)\])?"
@@ -38,7 +38,7 @@ _COST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Points that run one schedule in one way: their numbers, and a pipeline for each."""
+    """Points that run the same schedule in the same way: their numbers, and a pipeline each."""
 
     numbers: list[int]
     config: Config
@@ -47,13 +47,13 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the points of a study; keeps what they share."""
+    """A reader of the points of a study, which keeps what they share."""
 
     study: Study
     schedules: dict[Any, Schedule] = field(default_factory=dict)
 
     def bundles(self, points: Sequence[Point]) -> Iterator[Bundle | tuple[int, Exception]]:
-        """Yield the points in bundles, and those that are faulty with what they raise.
+        """Yield bundles of points, and for each faulty point its number and its error.
 
         Which bundle a point gets into does not change its numbers.
         """
@@ -111,7 +111,7 @@ class Reader:
         return stage_factors(self.study.imbalance, named, work)
 
     def _alike(self, points: Sequence[Point]) -> Iterator[list[int]]:
-        """Yield the numbers of points that differ at most in costs, lists of the same length."""
+        """Yield lists of the numbers of points that differ at most in costs of equal shape."""
         keys = self.study.keys
         costs = [place for place, key in enumerate(keys) if _COST.fullmatch(key)]
         others = [
@@ -127,7 +127,7 @@ class Reader:
         yield from groups.values()
 
     def _variants(self, points: Sequence[Point]) -> tuple[Config, list[bool], CostVariants] | None:
-        """Return points that are alike as a config and what varies, and which of them are good.
+        """Return the config of points that differ in costs, which are good, and their pipelines.
 
         None where they have to be read one by one.
         """
@@ -181,7 +181,7 @@ class Reader:
 
 
 def _shape(value: Any) -> int | str | None:
-    """Return the length of a list of amounts, 0 for one amount, and what else it is as text."""
+    """Return the length of a list of amounts, 0 for one amount, the text of any other value."""
     if _is_amount(value):
         return 0
     if isinstance(value, list) and value and all(map(_is_amount, value)):
@@ -194,7 +194,7 @@ def _is_amount(value: Any) -> bool:
 
 
 def _way(config: Config) -> Any:
-    """Return what has to be equal for configs to be run together."""
+    """Return the key by which configs are bundled: equal for those that can be run together."""
     run = config.sections.run
     return (
         id(config.schedule),
@@ -209,7 +209,7 @@ def _way(config: Config) -> Any:
 
 
 def structural(key: str) -> bool:
-    """Say whether a key may change which ops there are, and in which order.
+    """Return whether a key may change the ops of a schedule or their order.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Points -> rows of numbers, and rows -> the table."""
+"""Rows of a sweep's points, and the table of these rows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,23 +20,23 @@ from pipesim.studies.sweep.study import Point, Study
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a run gives, in the order of `RESULTS`: texts and numbers as JSON has them.
+# The results of a run in the order of `RESULTS`: texts and numbers as in JSON.
 Row: TypeAlias = list[Any]
 
 HEAD = ("schedule", "ranks", "microbatches")
 ERROR = "error"
 NUMBERS = (*METRICS, "step_ms")
 RESULTS = (*HEAD, *NUMBERS, ERROR)
-BLOCK = 256  # points that are run together at most: what is lost when a sweep is interrupted
+BLOCK = 256  # most points that are run together; they are lost when a sweep is interrupted
 
 
 def blocks(study: Study, points: Sequence[Point], missing: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of points in blocks that may share a schedule.
+    """Return blocks of points that may share a schedule, each a list of their numbers.
 
     Parameters
     ----------
     study, points
-        The sweep.
+        The study of the sweep, and its points.
     missing
         The numbers of the points to be run, in order.
     """
@@ -53,7 +53,7 @@ def blocks(study: Study, points: Sequence[Point], missing: Sequence[int]) -> lis
 
 
 def block_rows(study: Study, points: Sequence[Point]) -> list[Row]:
-    """Return a row for each of some points of a study."""
+    """Return the rows of some points of a study, one a point."""
     rows: dict[int, Row] = {}
     for bundle in _reader(study).bundles(points):
         if isinstance(bundle, Bundle):
@@ -64,7 +64,7 @@ def block_rows(study: Study, points: Sequence[Point]) -> list[Row]:
     return [rows[number] for number in range(len(points))]
 
 
-# Of the study that this process works on, by its digest.
+# The reader of the study that this process works on, by the study's digest.
 _readers: dict[str, Reader] = {}
 
 
@@ -77,7 +77,7 @@ def _reader(study: Study) -> Reader:
 
 
 def _bundle_rows(bundle: Bundle) -> dict[int, Row]:
-    """Return the rows of a bundle by number; each by itself, if together they fail."""
+    """Return the rows of a bundle by number of the point; run one by one if they fail together."""
     if not bundle.numbers:
         return {}
     schedule, how = bundle.config.schedule, run_options(bundle.config.sections)
@@ -102,7 +102,7 @@ def _bundle_rows(bundle: Bundle) -> dict[int, Row]:
 
 
 def _metrics(bundle: Bundle, how: Mapping[str, Any]) -> dict[str, FloatArray]:
-    """Return the numbers of all points of a bundle, each of its slowest replica."""
+    """Return the metrics of a bundle's points by name, each of its slowest replica; (points,)."""
     schedule = bundle.config.schedule
     made = [simulate_many(schedule, pipelines, **how) for pipelines in _replicas(bundle)]
     slowest = np.argmax([columns["makespan_ms"] for columns in made], axis=0)
@@ -113,7 +113,7 @@ def _metrics(bundle: Bundle, how: Mapping[str, Any]) -> dict[str, FloatArray]:
 
 
 def _replicas(bundle: Bundle) -> Iterator[Sequence[Pipeline]]:
-    """Yield for each replica, but for equal ones, the pipelines of the points as it runs them."""
+    """Yield the pipelines of the points for each replica; equal replicas count once."""
     training, pipelines = bundle.config.training, bundle.pipelines
     if training is None:
         yield pipelines
@@ -128,7 +128,7 @@ def _replicas(bundle: Bundle) -> Iterator[Sequence[Pipeline]]:
 
 
 def _step_times(bundle: Bundle, makespan: FloatArray, how: Mapping[str, Any]) -> FloatArray:
-    """Return how long the whole steps of all replicas take, NaN where they have no end."""
+    """Return the step times of a bundle's points over all replicas [ms]; NaN without an end."""
     training, schedule = bundle.config.training, bundle.config.schedule
     if training is None:
         return makespan

@@ -1,4 +1,4 @@
-"""The runs of a sweep's points: every op of them, where a table has their numbers."""
+"""The runs of a sweep's points with every op, where the table has only their numbers."""
 
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -19,8 +19,8 @@ def sweep_runs(
     """Yield the run of every point of a sweep, in the order of the rows of `sweep_config`.
 
     Each is made when it is asked for; of several replicas it is the slowest one's. Its makespan
-    is that of the row, to the bit, and its other numbers but for rounding. None stands for a
-    point that cannot be run: its row says why.
+    is that of the row, to the bit, and its other numbers but for rounding. A point that
+    cannot be run is None: its row says why.
 
     Parameters
     ----------

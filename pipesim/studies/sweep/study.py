@@ -26,16 +26,16 @@ FILE_KEYS = ("run.schedule", "layers.file")
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What all points of a sweep have in common; small, so that it goes to every worker.
+    """A study: all that the points of a sweep share, small enough to be sent to every worker.
 
     Parameters
     ----------
     document
         The config without its section [sweep].
     name, directory
-        Of the config file.
+        Name and folder of the config file.
     keys
-        What varies: the columns of the axes.
+        The keys that vary: the columns of the axes.
     mode
         "product" or "zip".
     together
@@ -43,7 +43,7 @@ class Study:
     imbalance
         The built-in axis, for its law and its seed.
     digest
-        Tells this study, with the files that it reads, from any other.
+        Hash of the study and of the files that it reads.
     """
 
     document: Document
@@ -60,7 +60,7 @@ class Study:
         return ", ".join(f"{k} = {v!r}" for k, v in zip(self.keys, point, strict=True))
 
     def filled(self, point: Point) -> Document:
-        """Return the config at a point, but for the imbalance, which is no key.
+        """Return the config document at a point, without the imbalance, which is no key.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class Study:
 
 
 def config_keys(keys: Iterable[str], point: Point) -> dict[str, Any]:
-    """Return the values of a point that are those of a config's keys."""
+    """Return the values of a point by key, without those of the imbalance."""
     values = zip(keys, point, strict=True)
     return {key: value for key, value in values if not key.startswith(f"{IMBALANCE}.")}
 
@@ -120,7 +120,7 @@ def _values_of(key: str, axes: Iterable[Axis]) -> list[Any]:
 
 
 def _groups(axes: list[Axis]) -> tuple[tuple[str, ...], ...]:
-    """Return the keys that vary together; both of an imbalance vary by themselves."""
+    """Return the groups of keys that vary together; the two of an imbalance are two groups."""
     found: list[tuple[str, ...]] = []
     for axis in axes:
         found += [(key,) for key in axis.keys] if isinstance(axis, Imbalance) else [axis.keys]
@@ -138,7 +138,7 @@ def _points(axes: list[Axis], mode: str, name: str) -> list[Point]:
 
 
 def _check(study: Study, first: Point) -> None:
-    """Check what is the same at every point: that there are such keys, and all other values."""
+    """Check, at the first point, all that no axis changes: that the keys exist, other values."""
     varied = tuple(key.partition("[")[0] for key in study.keys)
     _, faults = structure(study.filled(first), Sections)
     lasting = [
@@ -157,7 +157,7 @@ def _digest(document: Document, directory: Path, axes: list[Axis]) -> str:
         try:
             digest.update((directory / file).read_bytes())
         except OSError:
-            digest.update(b"missing")  # the points that need it tell
+            digest.update(b"missing")  # an error of the points that need it
     return digest.hexdigest()
 
 

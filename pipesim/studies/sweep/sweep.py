@@ -48,14 +48,14 @@ def sweep_config(
     ----------
     path
         A config file with a section [sweep]: `axes`, a table of any keys to values
-        (`pipesim.config.axes` tells of them), and `mode`, "product" (every combination, the
+        (see `pipesim.config.axes`), and `mode`, "product" (every combination, the
         last axis fastest) or "zip".
     overrides
         Keys to set before anything is checked.
     progress
         Called with the number of points done and of all.
     jobs
-        Workers to run on; -1: one a core. By default 1 with loky, which is this process, and
+        Number of workers; -1: one a core. By default 1 with loky, which is this process, and
         otherwise all that the cluster has.
     backend
         "loky", processes on this machine; "dask" or "ray", a cluster.
@@ -113,7 +113,7 @@ def sweep_config(
 def sweep_axes(
     path: str | PathLike[str], overrides: dict[str, Any] | None = None
 ) -> dict[str, int]:
-    """Return how many values each axis of a config's [sweep] section has, without any run.
+    """Return the number of values of each axis in a config's [sweep] section, without any run.
 
     Raises
     ------
