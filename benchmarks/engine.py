@@ -26,10 +26,10 @@ import numpy as np
 import pipesim as ps
 from pipesim.base.text import text_table
 from pipesim.engine.graph.event_graph import event_graph
+from pipesim.engine.op_costs import messages_of, op_times
 from pipesim.engine.replay.cost_index import cost_index
 from pipesim.engine.replay.plan_kernels import run_once
 from pipesim.engine.replay.replay import make_plan
-from pipesim.run.many_costs import message_times, op_times
 from pipesim.schedules.families.registry import FAMILIES
 
 RESULTS = Path(__file__).parent / "results.md"
@@ -82,7 +82,7 @@ def row(name: str, ranks: int, microbatches: int, repeats: int) -> dict[str, str
     entries = times.duration.shape[1]
     index = cost_index(program, times.entry, entries, wires=False)
     plan = make_plan(event_graph(program, wires=False), index)
-    costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
+    costs = index.cost_sets(times.duration, *messages_of(program, [pipe], index.messages))
     steps = plan.a, plan.b, plan.w, plan.c
     one, value = np.ascontiguousarray(costs[:, 0]), np.empty(len(plan) + 1)
 

@@ -57,15 +57,21 @@ if TYPE_CHECKING:
         oldest_first,
         zero_bubble_greedy,
     )
-    from pipesim.schedules.families.registry import build_schedule, schedule_names
+    from pipesim.schedules.families.registry import (
+        build_schedule,
+        closed_forms,
+        schedule_names,
+    )
     from pipesim.schedules.order.schedule import Schedule
     from pipesim.schedules.program.lowering import lower
     from pipesim.schedules.program.program import Program
     from pipesim.schedules.slot_table import bubble_formula, bubble_fraction, gpipe_forward_schedule
+    from pipesim.studies.compare import compare
     from pipesim.studies.fits.overhead import MeasuredRun, OverheadFit, fit_overhead
     from pipesim.studies.fits.step_times import StepTimeFit, fit_step_times
     from pipesim.studies.ladder import ladder
     from pipesim.studies.splits.candidates import BestSplit
+    from pipesim.studies.splits.compare import compare_splits
     from pipesim.studies.splits.exhaustive import best_split
     from pipesim.studies.splits.refinement import refine_split
     from pipesim.studies.sweep.sweep import sweep_config, sweep_runs
@@ -106,6 +112,9 @@ _HOMES = {
     "bubble_fraction": "schedules.slot_table",
     "check_deadlock": "engine.graph.deadlock",
     "build_schedule": "schedules.families.registry",
+    "closed_forms": "schedules.families.registry",
+    "compare": "studies.compare",
+    "compare_splits": "studies.splits.compare",
     "fit_overhead": "studies.fits.overhead",
     "fit_step_times": "studies.fits.step_times",
     "gpipe_forward_schedule": "schedules.slot_table",

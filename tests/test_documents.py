@@ -97,7 +97,7 @@ def test_the_table_of_schedules_is_the_registry():
     assert [row.split("`")[1] for row in rows] == list(FAMILIES)
     for row, family in zip(rows, FAMILIES.values(), strict=True):
         cells = [cell.strip() for cell in row.strip("|").split("|")]
-        assert cells[2:6] == [family.warm_up, family.peak, family.formula, family.source]
+        assert cells[2:6] == [family.warm_up, family.peak, family.bubble, family.source]
         for option, default in family.options.items():
             assert f"`{option}={default}`" in cells[1]
 

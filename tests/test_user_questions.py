@@ -13,9 +13,9 @@ import pytest
 import pipesim as ps
 from pipesim.cli import build_parser
 from pipesim.config.sections import SECTIONS
-from pipesim.schedules import closed_forms as theory
 from pipesim.schedules.families.registry import FAMILIES
 from pipesim.schedules.program.lowering import PROTOCOLS
+from tests.schedules import theory
 
 
 def step(forward, backward, m, schedule="1f1b", **options):

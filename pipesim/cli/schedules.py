@@ -1,4 +1,4 @@
-"""The command `pipesim schedules`: every schedule, and what is known of it."""
+"""The command `pipesim schedules`: every schedule and its properties."""
 
 from argparse import Namespace
 
@@ -17,7 +17,7 @@ def add(commands: Commands) -> None:
 
 
 def schedules_command(arguments: Namespace) -> None:
-    """Print every schedule, and what is known of it."""
+    """Print every schedule with its placement, phases, peak, bubble, options and source."""
     from pipesim.schedules.families.registry import FAMILIES
 
     rows = [
@@ -28,7 +28,7 @@ def schedules_command(arguments: Namespace) -> None:
             "backward": family.backward,
             "warm-up": family.warm_up,
             "peak held": family.peak,
-            "bubble": family.formula,
+            "bubble": family.bubble,
             "options": ", ".join(f"{key}={value}" for key, value in family.options.items()) or "-",
             "source": family.source,
             "summary": family.summary,
@@ -42,6 +42,7 @@ def schedules_command(arguments: Namespace) -> None:
     print(text_table(columns, left=tuple(columns)))
     print(
         "on rank r of p, with m micro-batches, v chunks a rank, k slices; "
-        "bubble: of equal stages without transfers\n"
+        "bubble: of equal stages without transfers,\n"
+        "F, B = I + W the times of a stage, or of a chunk, T = F + B\n"
         "option chunks: what layers are split for; of given stages there are v = stages / p"
     )

@@ -1,1 +1,1 @@
-"""Engines: a schedule and its costs -> when every op ran. They know no schedule by name."""
+"""Engines: the times of every op of a schedule, from its costs. They know no schedule by name."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import BoolArray, FloatArray, Int32Array
-from pipesim.engine.op_costs import check_fit, message_tables, op_durations
+from pipesim.engine.op_costs import check_fit, message_tables, op_times
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.order.dataflow import local_inputs, producers, second_of_pair
 from pipesim.schedules.program.program import Program
@@ -62,11 +62,12 @@ def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None)
     check_fit(schedule, pipe)
     crosses = program.source >= 0
     one_way = schedule.placement.directions == 1  # one micro-batch stands for all
-    wire, latency = message_tables(schedule, pipe, one=one_way)
+    wire, latency = (table[0] for table in message_tables(schedule, [pipe], one=one_way))
+    times = op_times(schedule, [pipe])
     gradient = (schedule.kind != Kind.F).astype(np.int8)
     which = gradient, schedule.stage, np.int32(0) if one_way else schedule.microbatch
     return Workload(
-        duration=op_durations(schedule, pipe),
+        duration=times.duration[0, times.entry],
         second=second_of_pair(schedule),
         producer=producers(schedule),
         local_input=local_inputs(schedule),

@@ -15,6 +15,7 @@ from pipesim.base.ops import Kind
 from pipesim.base.text import span_text
 from pipesim.base.types import FloatArray
 from pipesim.pipeline.broadcast import per_item, per_stage_costs
+from pipesim.pipeline.costs import kind_cost
 
 # The cost of one kind of op on one stage: one number, or one a micro-batch.
 Cost: TypeAlias = float | tuple[float, ...]
@@ -111,14 +112,11 @@ class Stage:
         B is the sum of I and W where these are given; B and I take the time to rebuild, too, if
         it has not been `rebuilt` by R.
         """
-        if kind == Kind.B and self.input_grad_ms is not None:
-            parts = [np.asarray(self.cost(part, rebuilt=rebuilt)) for part in (Kind.I, Kind.W)]
-            return np.asarray(parts[0] + parts[1], dtype=np.float64)
+        return kind_cost(kind, self._given, rebuilt=rebuilt)
+
+    def _given(self, kind: Kind) -> FloatArray | None:
         cost = getattr(self, COST_FIELDS[kind])
-        if cost is None:
-            return None
-        rebuilding = self.recompute_ms if kind in (Kind.B, Kind.I) and not rebuilt else 0.0
-        return np.asarray(np.asarray(cost) + np.asarray(rebuilding), dtype=np.float64)
+        return None if cost is None else np.asarray(cost, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,84 +1,95 @@
-"""What a schedule that goes by the costs sees of a pipeline."""
+"""What an op and a message take: each rule stands here, and nowhere else.
 
-from itertools import pairwise
-from typing import NamedTuple
+    an op          cost / speed + overhead, both of the rank's device
+    a slice        its fraction of the cost / speed + overhead
+    B              I + W, where the backward is given in its two parts
+    rebuilding     a part of B or I; or an op R, which pays its overhead, but 0 without a cost
+    a pair         the overlap time of its forward's stage, or the overlap factor x both costs;
+                   then as any op
+    a message      bytes / bandwidth on the wire, a slice an equal part of them; then the latency
+
+Costs may be numbers, or arrays of any shape that broadcast: over stages, micro-batches, pipelines.
+"""
+
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
-from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.pipeline.components import missing_cost
-from pipesim.pipeline.pipeline import Pipeline
-from pipesim.pipeline.placement import Placement
+
+BYTES_A_MS = 1e6  # of 1 GB/s
 
 
-class StageTimes(NamedTuple):
-    """How long things take [ms].
+def kind_cost(
+    kind: Kind, given: Callable[[Kind], FloatArray | None], *, rebuilt: bool = False
+) -> FloatArray | None:
+    """Return the cost of one kind of op [ms], None where it is not given.
 
     Parameters
     ----------
-    forward, input_grad, weight_grad
-        Of an op, overhead included: arrays (stages, micro-batches).
-    hop
-        Of a message over each stage boundary, the slower of the two ways; array (stages-1,).
+    kind
+        F, B, I, W or R.
+    given
+        Kind -> the cost that a stage gives for it [ms]; of R the time to rebuild.
+    rebuilt
+        Whether R rebuilds what F has not kept: then B and I take no time for that.
     """
-
-    forward: FloatArray
-    input_grad: FloatArray
-    weight_grad: FloatArray
-    hop: FloatArray
-
-
-def cost_table(
-    pipe: Pipeline, kind: Kind, microbatches: int, *, rebuilt: bool = False
-) -> FloatArray | None:
-    """Return the costs of one kind of op [ms], array (stages, micro-batches).
-
-    None if a stage does not have that cost. Where it is `rebuilt` by R what F has not kept,
-    B and I take no time for that.
-    """
-    costs = [stage.cost(kind, rebuilt=rebuilt) for stage in pipe.stages]
-    if any(cost is None for cost in costs):
-        return None
-    return np.stack(
-        [np.broadcast_to(np.asarray(cost, dtype=np.float64), microbatches) for cost in costs]
-    )
+    if kind == Kind.B and given(Kind.I) is not None:
+        first, rest = (kind_cost(part, given, rebuilt=rebuilt) for part in (Kind.I, Kind.W))
+        return None if first is None or rest is None else first + rest
+    cost = given(kind)
+    rebuilding = given(Kind.R) if kind in (Kind.B, Kind.I) and not rebuilt else None
+    return cost if cost is None or rebuilding is None else cost + rebuilding
 
 
-def split_backward_times(
-    name: str, pipe: Pipeline, placement: Placement, microbatches: int
-) -> StageTimes:
-    """Return the times of F, I and W on the stages of a pipeline under a placement.
-
-    Raises
-    ------
-    ScheduleError
-        If the pipeline lacks I and W, or has costs for another number of micro-batches.
-    """
-    pipe.check_microbatches(name, microbatches)
-    ranks = placement.table[0]
-    speed = pipe.speeds[ranks][:, np.newaxis]
-    overhead = pipe.overheads[ranks][:, np.newaxis]
-    tables = []
-    for kind in (Kind.F, Kind.I, Kind.W):
-        cost = cost_table(pipe, kind, microbatches)
-        if cost is None:
-            raise ScheduleError(missing_cost(name, kind))
-        tables.append(cost / speed + overhead)
-    hops = []
-    for stage, (near, far) in zip(pipe.stages, pairwise(ranks.tolist()), strict=False):
-        ways = [] if near == far else [pipe.link(near, far), pipe.link(far, near)]
-        hops.append(max((w.wire_ms(stage.output_bytes) + w.latency_ms for w in ways), default=0.0))
-    forward, input_grad, weight_grad = tables
-    return StageTimes(forward, input_grad, weight_grad, np.array(hops, dtype=np.float64))
+def on_device(cost: npt.ArrayLike, speed: npt.ArrayLike) -> FloatArray:
+    """Return the time that work takes on a device, cost/speed [ms]."""
+    return np.asarray(cost, dtype=np.float64) / np.asarray(speed, dtype=np.float64)
 
 
-def with_overhead(
-    kind: Kind, cost: FloatArray, speed: FloatArray, overhead: FloatArray
+def op_ms(
+    kind: Kind, cost: npt.ArrayLike, speed: npt.ArrayLike, overhead: npt.ArrayLike
 ) -> FloatArray:
-    """Return the durations of ops of a kind: cost/speed + overhead; 0 of R without a cost."""
+    """Return the durations of ops of one kind, cost/speed + overhead [ms].
+
+    An R with nothing to rebuild takes no time at all.
+
+    Examples
+    --------
+    >>> op_ms(Kind.F, [2.0, 0.0], speed=2.0, overhead=0.5)
+    array([1.5, 0.5])
+    >>> op_ms(Kind.R, [2.0, 0.0], speed=2.0, overhead=0.5)
+    array([1.5, 0. ])
+    """
+    overheads = np.asarray(overhead, dtype=np.float64)
     if kind == Kind.R:
-        overhead = np.where(cost > 0, overhead, 0.0)
-    duration: FloatArray = cost / speed + overhead
-    return duration
+        overheads = np.where(np.asarray(cost) > 0, overheads, 0.0)
+    return on_device(cost, speed) + overheads
+
+
+def pair_cost(own: FloatArray, factor: float, both: FloatArray) -> FloatArray:
+    """Return the costs of overlapped pairs [ms].
+
+    Parameters
+    ----------
+    own
+        The overlap time of the forward's stage [ms]; NaN where none is given.
+    factor
+        The share of the cost of `both` ops that a pair takes elsewhere.
+    both
+        What the two ops cost one after the other [ms].
+    """
+    return np.where(np.isnan(own), factor * both, own)
+
+
+def wire_ms(size_bytes: float, bandwidth_gb_s: float | None) -> float:
+    """Return the time of a message on the wire, bytes/bandwidth [ms]; 0 without a bandwidth.
+
+    Examples
+    --------
+    >>> wire_ms(50e6, bandwidth_gb_s=25.0), wire_ms(50e6, bandwidth_gb_s=None)
+    (2.0, 0.0)
+    """
+    return 0.0 if bandwidth_gb_s is None else size_bytes / (bandwidth_gb_s * BYTES_A_MS)

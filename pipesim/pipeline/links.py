@@ -11,6 +11,7 @@ import numpy as np
 
 from pipesim.base.checks import LEAST_RATE, check_amount, is_number
 from pipesim.pipeline.broadcast import per_rank_pair
+from pipesim.pipeline.costs import wire_ms
 from pipesim.pipeline.placement import Placement
 
 
@@ -42,9 +43,11 @@ class Link:
 
     def wire_ms(self, size_bytes: float) -> float:
         """Return how long a message of this size occupies the wire [ms]."""
-        if self.bandwidth_gb_s is None:
-            return 0.0
-        return size_bytes / (self.bandwidth_gb_s * 1e6)
+        return wire_ms(size_bytes, self.bandwidth_gb_s)
+
+    def message_ms(self, size_bytes: float) -> float:
+        """Return the time from leaving to being there of a message of this size [ms]."""
+        return self.wire_ms(size_bytes) + self.latency_ms
 
 
 def links_between(

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from pipesim.base.checks import LEAST_RATE, MOST_MS, is_number
 from pipesim.base.text import text_table
+from pipesim.pipeline.costs import wire_ms
 from pipesim.pipeline.layers import LayerProfile
 
 PROFILE_SIZES = (
@@ -67,7 +68,7 @@ def estimated_profile(
         source += f", scores moved at {memory_gb_s:g} GB/s"
 
     def time_ms(flops: int, moved_bytes: int) -> float:
-        moving = 0.0 if memory_gb_s is None else moved_bytes / (memory_gb_s * 1e6)
+        moving = wire_ms(moved_bytes, memory_gb_s)
         return flops / (tensor_parallel * peak_tflops * efficiency * 1e9) + moving
 
     times = [list(map(time_ms, row.flops, row.moved_bytes)) for row in rows]

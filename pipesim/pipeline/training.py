@@ -195,7 +195,7 @@ class Training:
         if d == 1:
             return 0.0
         link = Link(self.latency_ms, self.bandwidth_gb_s)
-        return link.wire_ms(rounds * (d - 1) / d * size_bytes) + self.latency_ms
+        return link.message_ms(rounds * (d - 1) / d * size_bytes)
 
 
 def _as_tuple(value: Any) -> Any:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from pipesim.base.files import FIGURE_ENDINGS, replacing
+from pipesim.run.idle import CAUSES
 
 KIND_COLOURS = {"F": "#a6d3f0", "B": "#0f5e9c", "I": "#b5561f", "W": "#c9a227", "R": "#4a9a8a"}
 LAST_CHUNK = {"F": 0.86, "B": 0.65, "I": 0.86, "W": 0.86, "R": 0.92}  # how light, the first: 1
@@ -29,14 +30,16 @@ KIND_WORDS = {
     "W": "weight gradient (W)",
     "R": "recompute (R)",
 }
-IDLE_STYLES = {  # cause -> face, hatch, words
-    "fill": ("#f2f2f2", None, "fill"),
-    "wait_forward": ("white", "....", "waits for activation"),
-    "wait_gradient": ("white", "////", "waits for gradient"),
-    "blocked": ("#e6e6e6", "\\\\\\\\", "blocked in a transfer"),
-    "queue_full": ("white", "xxxx", "queue full"),
-    "drain": ("white", "----", "drain"),
+IDLE_LOOKS: dict[str, tuple[str, str | None]] = {  # key of a cause -> face, hatch
+    "fill": ("#f2f2f2", None),
+    "wait_forward": ("white", "...."),
+    "wait_gradient": ("white", "////"),
+    "blocked": ("#e6e6e6", "\\\\\\\\"),
+    "queue_full": ("white", "xxxx"),
+    "drain": ("white", "----"),
 }
+# Key of a cause -> face, hatch, words; in the order of the causes.
+IDLE_STYLES = {cause.key: (*IDLE_LOOKS[cause.key], cause.words) for cause in CAUSES}
 MEMORY_STYLES = {  # what it is -> face, words; from below, the darkest first
     "params": ("#0b3d66", "parameters"),
     "grads": ("#b5561f", "gradients"),

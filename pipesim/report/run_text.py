@@ -1,6 +1,7 @@
 """A run as a screen of text: where the time goes, what it is measured against, and notes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from pipesim.base.text import (
 )
 from pipesim.base.types import Progress
 from pipesim.pipeline.batch_sizes import BatchSizes
+from pipesim.run.idle import Cause, causes_of
 from pipesim.run.memory import StateBytes, flight_noun, state_by_rank
 from pipesim.run.run import Run
 from pipesim.run.step import Step
@@ -79,31 +81,61 @@ def rank_text(run: Run) -> str:
     columns = {
         "rank": [str(rank) for rank in ranks],
         "busy": [show(x) for x in times.busy],
-        "fill": [show(x) for x in times.fill],
-        "wait F": [show(x) for x in times.wait_forward],
-        "wait B": [show(x) for x in times.wait_gradient],
-        "blocked": [show(x) for x in times.blocked],
-        "exposed": [show(x) for x in times.exposed_communication],
-        "queue full": [show(x) for x in times.queue_full],
-        "drain": [show(x) for x in times.drain],
+        **_idle_columns(run, show),
         "idle": [f"{x:.1%}" for x in times.bubble_fraction],
         "held": [str(count) for count in run.schedule.peak_in_flight()],
         **_memory_columns(run),
         "": ["<- bottleneck" if rank == busiest else "" for rank in ranks],
     }
-    if run.queue_capacity is None:
-        del columns["queue full"]
-    if not run.program.listed:
-        del columns["blocked"]
     if np.ptp(times.busy) <= TIGHT * times.busy.max():
         del columns[""]
-    blocked = "; blocked: in a send or receive" if run.program.listed else ""
+    waits = _with_messages(causes_of(run.program, run.queue_capacity))
     counted = plural(flight_noun(run.schedule))
     return (
         f"{text_table(columns, left=('',))}\n"
-        f"wait F, B: for an activation, a gradient{blocked}; exposed: of these waits, the part "
-        f"with the\nmessage under way; held: {counted} in flight at most"
+        f"{_waits_text(waits)}; exposed: of these waits, the part with the\n"
+        f"message under way; held: {counted} in flight at most"
     )
+
+
+def _idle_columns(run: Run, show: Callable[[float], str]) -> dict[str, list[str]]:
+    """Return the idle time by cause of each rank; after the waits the part of them exposed."""
+    times, causes = run.rank_times, causes_of(run.program, run.queue_capacity)
+    last_wait = _with_messages(causes)[-1]
+    columns = {}
+    for cause in causes:
+        columns[cause.column] = [show(x) for x in getattr(times, cause.key)]
+        if cause is last_wait:
+            columns["exposed"] = [show(x) for x in times.exposed_communication]
+    return columns
+
+
+def _with_messages(causes: Iterable[Cause]) -> list[Cause]:
+    return [cause for cause in causes if cause.message]
+
+
+def _waits_text(waits: Iterable[Cause]) -> str:
+    """Return which message each cause waits for; columns that begin alike are told together."""
+    groups = groupby(waits, key=lambda cause: cause.column.split()[0])
+    found = [list(group) for _, group in groups]
+    return "; ".join(
+        f"{_together([cause.column for cause in group])}: "
+        f"{_together([cause.message for cause in group])}"
+        for group in found
+    )
+
+
+def _together(texts: Sequence[str]) -> str:
+    """Return texts as a list, and the word that they begin with once.
+
+    Examples
+    --------
+    >>> _together(["wait F", "wait B"])
+    'wait F, B'
+    """
+    first, *others = texts
+    word = first.split()[0] + " "
+    return ", ".join([first, *(text.removeprefix(word) for text in others)])
 
 
 def _memory_columns(run: Run) -> dict[str, list[str]]:

@@ -1,14 +1,8 @@
 """Spans -> numbers: busy and idle time of each rank, idle by cause, bubbles.
 
 Everything on a rank between the first start of the run and its last end is busy or idle, and
-every idle stretch has one cause:
-
-    fill            before the rank's first op
-    wait_forward    waiting for an activation
-    wait_gradient   waiting for a gradient
-    blocked         in sends and receives that block the rank
-    queue_full      the input was there, but no room for the output (bounded queues)
-    drain           after the rank's last op
+every idle stretch has one cause of `CAUSES`. What reports, charts and pages say of a cause stands
+there; only its colour and hatch are elsewhere, in `pipesim/plot/style.py`.
 
 Idle time is defined as the sum of these parts. Exposed communication is the part of the waits in
 which the message was under way already, and of the blocked time that in which one travelled.
@@ -16,7 +10,7 @@ which the message was under way already, and of the blocked time that in which o
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,12 +18,88 @@ from pipesim.base.ops import Kind
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
 from pipesim.engine.trace import Spans
 from pipesim.engine.workload import Workload
+from pipesim.run.shares import run_shares
 from pipesim.schedules.order.dataflow import second_of_pair
 from pipesim.schedules.order.schedule import Schedule
 from pipesim.schedules.program.program import Program
 from pipesim.schedules.program.text import COMPUTE
 
-IDLE_CAUSES = ("fill", "wait_forward", "wait_gradient", "blocked", "queue_full", "drain")
+Feature: TypeAlias = Literal["protocol", "bounded queues"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause of idle time, how it is measured, and what is said of it."""
+
+    key: str  # the field of `RankTimes`, the column of `run.ranks`; with _ms in JSON
+    words: str  # on charts and pages
+    column: str  # its head in the report
+    measured: str  # from when to when a rank is idle for this cause
+    # How the report says which message the rank waits for, "" if it waits for none. Exposed
+    # communication is part of the causes that have one.
+    message: str = ""
+    # Whether it ends as the op's input comes: pages then name the input instead of the cause.
+    ends_with_input: bool = False
+    # The feature without which no run has it, None if any run may have it. On the ladder the rung
+    # of that feature shows on the rank that is idle the longest for this cause.
+    only_with: Feature | None = None
+
+
+# In the order of legends and columns. Each is also a field of `RankTimes`, and is measured in
+# `idle_spans`.
+CAUSES = (
+    Cause(
+        key="fill",
+        words="fill",
+        column="fill",
+        measured="From the first start of the run to the start of the rank's first op.",
+        ends_with_input=True,
+    ),
+    Cause(
+        key="wait_forward",
+        words="waits for activation",
+        column="wait F",
+        measured="From when the rank is free until the activation is there that its next op needs.",
+        message="for an activation",
+        ends_with_input=True,
+    ),
+    Cause(
+        key="wait_gradient",
+        words="waits for gradient",
+        column="wait B",
+        measured="From when the rank is free until the gradient is there that its next op needs.",
+        message="for a gradient",
+        ends_with_input=True,
+    ),
+    Cause(
+        key="blocked",
+        words="blocked in a transfer",
+        column="blocked",
+        measured="From the end of an op until the sends and receives after it let the rank go on.",
+        message="in a send or receive",
+        only_with="protocol",
+    ),
+    Cause(
+        key="queue_full",
+        words="queue full",
+        column="queue full",
+        measured="From when rank and input are ready until there is room for the op's output.",
+        only_with="bounded queues",
+    ),
+    Cause(
+        key="drain",
+        words="drain",
+        column="drain",
+        measured="From the end of the rank's last op to the last end of the run.",
+    ),
+)
+IDLE_CAUSES = tuple(cause.key for cause in CAUSES)
+
+
+def causes_of(program: Program, queue_capacity: int | None) -> tuple[Cause, ...]:
+    """Return the causes that a run can have, in the order of `CAUSES`."""
+    there = {None: True, "protocol": program.listed, "bounded queues": queue_capacity is not None}
+    return tuple(cause for cause in CAUSES if there[cause.only_with])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,35 +129,13 @@ class RankTimes:
         return self.idle / self.makespan if self.makespan > 0 else np.zeros_like(self.busy)
 
     @property
-    def bubble(self) -> float:
-        """Bubble fraction: idle / (p x makespan)."""
-        return float(self.bubble_fraction.mean())
-
-    @property
-    def bubble_ratio(self) -> float | None:
-        """Bubble ratio: idle / busy, both summed over the ranks; None if nothing is ever busy."""
-        if self.makespan == 0:
-            return 0.0
-        busy = self.busy.sum()
-        return float(self.idle.sum() / busy) if busy > 0 else None
-
-    @property
-    def span_bubble(self) -> float | None:
-        """Span bubble: 1 - sum of busy / (p x largest rank span); None if no rank has a span."""
-        if self.makespan == 0:
-            return 0.0
-        longest = self.span.max()
-        return float(1 - self.busy.sum() / (len(self.busy) * longest)) if longest > 0 else None
-
-    @property
-    def balance(self) -> float:
-        """Mean work over largest work of a rank: what unequal ranks leave of the time."""
-        return float(self.busy.mean() / self.busy.max()) if self.busy.max() > 0 else 1.0
-
-    @property
-    def filling(self) -> float:
-        """Largest work of a rank over the makespan; balance x filling = 1 - bubble fraction."""
-        return float(self.busy.max() / self.makespan) if self.makespan > 0 else 1.0
+    def shares(self) -> dict[str, float | None]:
+        """Bubbles, balance and filling by name, as `run_shares` has them; None for NaN."""
+        makespan = np.array([self.makespan])
+        found = run_shares(makespan, self.span[np.newaxis], self.busy[np.newaxis])
+        return {
+            name: None if np.isnan(share[0]) else float(share[0]) for name, share in found.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,8 +184,8 @@ def idle_spans(program: Program, workload: Workload, spans: Spans) -> dict[str, 
     }
 
 
-def rank_times(program: Program, workload: Workload, spans: Spans) -> RankTimes:
-    """Return where each rank's time went."""
+def rank_times(program: Program, workload: Workload, spans: Spans, busy: FloatArray) -> RankTimes:
+    """Return busy time (as given), span, and idle time by cause of each rank."""
     schedule = program.order
 
     def per_rank(rank: Int32Array, values: FloatArray) -> FloatArray:
@@ -151,7 +199,7 @@ def rank_times(program: Program, workload: Workload, spans: Spans) -> RankTimes:
     }
     return RankTimes(
         makespan=float(spans.end.max() - spans.begin),
-        busy=per_rank(schedule.rank, np.where(workload.second, 0.0, spans.end - spans.start)),
+        busy=busy,
         span=spans.end[last_op] - spans.start[first_op],
         exposed_communication=per_rank(schedule.rank, _exposed(program, workload, spans))
         + per_rank(program.rank, _exposed_while_blocked(program, spans)),

@@ -10,23 +10,22 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from pipesim.base.checks import check_count
-from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
 from pipesim.engine.graph.event_graph import cached_graph
-from pipesim.engine.op_costs import check_fit
+from pipesim.engine.op_costs import check_fit, is_uniform, messages_of, op_times
 from pipesim.engine.replay.cost_index import cost_index
 from pipesim.engine.replay.replay import make_plan
 from pipesim.engine.workload import meeting
-from pipesim.pipeline.components import COST_FIELDS, SIZE_FIELDS
+from pipesim.pipeline.components import SIZE_FIELDS
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.pipeline.variants import CostVariants, bases, cost_fields
-from pipesim.run.equal_stages import equalised
+from pipesim.pipeline.variants import bases
+from pipesim.run.equal_stages import equal_stages
 from pipesim.run.lower_bound import makespan_bounds
-from pipesim.run.many_costs import is_uniform, message_times, op_times, stage_costs
 from pipesim.run.memory import peak_memory_bytes
 from pipesim.run.memory_limit import check_memory_limit, ops_over_limit
+from pipesim.run.shares import idle_times, ratio, run_shares
 from pipesim.run.simulate import check_eager_limit
-from pipesim.schedules.families.registry import closed_form_bubble
+from pipesim.schedules.families.registry import closed_form_bubbles
 from pipesim.schedules.order.schedule import Schedule
 from pipesim.schedules.program.lowering import lower
 
@@ -46,7 +45,6 @@ METRICS = (
     "peak_memory_bytes",
 )
 MOST_TIMES = 2**24  # durations that are worked out together, at most one for every op and run
-ROUNDING = 1e-12  # of the makespan; less idle time than this is rounding of sums
 
 
 class Ends(NamedTuple):
@@ -119,13 +117,13 @@ def simulate_many(
         check_memory_limit(schedule, pipelines[over], start[0])
     ends = _run_ends(schedule, pipelines, ops=ops, **how)
     busy = op_times(schedule, pipelines).busy(schedule.ranks)
-    even = _remade_ends(schedule, _equalised(schedule, pipelines)).makespan
-    closed = closed_form_bubble(schedule)
-    columns = _shares(ends, busy)
-    columns["inflation"] = _ratio(ends.makespan, even, nothing=np.nan)
-    columns["closed_form_bubble_fraction"] = np.full(
-        len(pipelines), np.nan if closed is None else closed
-    )
+    equal = equal_stages(schedule, pipelines)
+    even = _remade_ends(schedule, equal).makespan
+    columns = run_shares(ends.makespan, ends.last_end - ends.first_start, busy)
+    columns |= {"makespan_ms": ends.makespan, "busy_ms": busy}
+    columns["idle_ms"] = idle_times(ends.makespan, busy)
+    columns["inflation"] = ratio(ends.makespan, even, nothing=np.nan)
+    columns["closed_form_bubble_fraction"] = closed_form_bubbles(schedule, equal)
     columns["excess_bubble_fraction"] = (
         columns["bubble_fraction"] - columns["closed_form_bubble_fraction"]
     )
@@ -191,7 +189,7 @@ def _run_ends(
         if plan is None:
             entries = times.duration.shape[1]
             plan = make_plan(graph, cost_index(program, times.entry, entries, wires=wires))
-        wire, latency = message_times(program, some, plan.index.messages)
+        wire, latency = messages_of(program, some, plan.index.messages)
         costs = plan.index.cost_sets(times.duration, wire, latency)
         ends = plan.run(costs)
         both = [plan.op_times(np.ascontiguousarray(one)) for one in costs.T] if ops else []
@@ -226,55 +224,6 @@ def _remade_ends(schedule: Schedule, pipelines: Sequence[Pipeline], **how: Any) 
         return _run_ends(schedule, pipelines, **how)
     each = [_run_ends(schedule.made_for(pipe), [pipe], **how) for pipe in pipelines]
     return _joined(each)
-
-
-def _equalised(schedule: Schedule, pipelines: Sequence[Pipeline]) -> Sequence[Pipeline]:
-    """Return `equalised` of each pipeline."""
-    if not (isinstance(pipelines, CostVariants) and is_uniform(schedule, pipelines)):
-        return [equalised(schedule, pipe) for pipe in pipelines]
-    base = equalised(schedule, pipelines.base)
-    # The mean over micro-batches is one over directions: how often each stage is on which rank.
-    share = np.bincount(schedule.directions, minlength=schedule.placement.directions)
-    speed = pipelines.base.speeds[schedule.placement.table]
-    weight = ((share / share.sum())[:, np.newaxis] / speed).sum(axis=0) / schedule.stages
-    shape = (len(pipelines), schedule.stages)
-    costs = {
-        COST_FIELDS[kind]: np.broadcast_to(
-            (stage_costs(schedule, pipelines, kind) * weight).sum(axis=1, keepdims=True), shape
-        )
-        for kind in COST_FIELDS
-        if COST_FIELDS[kind] in cost_fields(base)
-        and (kind != Kind.R or schedule.separate_recompute)
-    }
-    return CostVariants(base, costs)
-
-
-def _shares(ends: Ends, busy: FloatArray) -> dict[str, FloatArray]:
-    """Return the numbers that follow from when the runs ended and how long ranks computed."""
-    makespan, ranks = ends.makespan, busy.shape[1]
-    whole = makespan[:, np.newaxis]
-    idle = np.where(whole - busy > ROUNDING * whole, whole - busy, 0.0)
-    total, most = busy.sum(axis=1), busy.max(axis=1)
-    longest = (ends.last_end - ends.first_start).max(axis=1)
-    runs = makespan > 0  # nothing is idle in no time
-    return {
-        "makespan_ms": makespan,
-        "busy_ms": busy,
-        "idle_ms": idle,
-        "bubble_fraction": _ratio(idle, whole, nothing=0.0).sum(axis=1) / ranks,
-        "bubble_ratio": np.where(runs, _ratio(idle.sum(axis=1), total, nothing=np.nan), 0.0),
-        "span_bubble": np.where(runs, 1 - _ratio(total, ranks * longest, nothing=np.nan), 0.0),
-        "balance": _ratio(total / ranks, most, nothing=1.0),
-        "filling": _ratio(most, makespan, nothing=1.0),
-    }
-
-
-def _ratio(part: FloatArray, whole: FloatArray, nothing: float) -> FloatArray:
-    """Return part / whole, and something else where the whole is 0."""
-    part, whole = np.broadcast_arrays(part, whole)
-    ratio = np.full(part.shape, nothing)
-    np.divide(part, whole, out=ratio, where=whole > 0)
-    return ratio
 
 
 def peak_memory(schedule: Schedule, pipelines: Sequence[Pipeline]) -> FloatArray:

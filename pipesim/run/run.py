@@ -13,14 +13,15 @@ from pipesim.engine.critical.critical_path import (
 )
 from pipesim.engine.critical.sensitivity import sensitivity_table
 from pipesim.engine.graph.event_graph import cached_graph
+from pipesim.engine.op_costs import op_times
 from pipesim.engine.reference.simpy_engine import run_simpy
 from pipesim.engine.replay.replay import run_replay
 from pipesim.engine.trace import Spans, span_table
 from pipesim.engine.workload import Workload, bind
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.run.equal_stages import equalised
+from pipesim.run.equal_stages import equal_stages
 from pipesim.run.idle import IdleSpans, RankTimes, idle_spans, rank_times
-from pipesim.run.lower_bound import makespan_bound
+from pipesim.run.lower_bound import makespan_bounds
 from pipesim.run.memory import in_flight_table, memory_table, peak_memory_bytes
 from pipesim.run.rank_table import UNITLESS, rank_columns
 from pipesim.schedules.families.registry import closed_form_bubble
@@ -75,7 +76,8 @@ class Run:
     @cached_property
     def rank_times(self) -> RankTimes:
         """Busy and idle time of each rank, idle by cause."""
-        return rank_times(self.program, self.workload, self.spans)
+        busy = op_times(self.schedule, [self.pipeline]).busy(self.schedule.ranks)[0]
+        return rank_times(self.program, self.workload, self.spans, busy)
 
     @cached_property
     def idle_spans(self) -> dict[str, IdleSpans]:
@@ -90,12 +92,12 @@ class Run:
     @property
     def bubble_fraction(self) -> float:
         """Idle / (p x makespan)."""
-        return self.rank_times.bubble
+        return self._share("bubble_fraction")
 
     @property
     def bubble_ratio(self) -> float | None:
         """Idle / busy, both summed over the ranks; None if transfers are all that takes time."""
-        return self.rank_times.bubble_ratio
+        return self.rank_times.shares["bubble_ratio"]
 
     @property
     def span_bubble(self) -> float | None:
@@ -103,22 +105,26 @@ class Run:
 
         None if transfers are all that takes time.
         """
-        return self.rank_times.span_bubble
+        return self.rank_times.shares["span_bubble"]
+
+    def _share(self, name: str) -> float:
+        share = self.rank_times.shares[name]
+        return 0.0 if share is None else share  # these there are for every run
 
     @property
     def balance(self) -> float:
         """Mean work / largest work of a rank; balance x filling = 1 - bubble fraction."""
-        return self.rank_times.balance
+        return self._share("balance")
 
     @property
     def filling(self) -> float:
         """Largest work of a rank / makespan; balance x filling = 1 - bubble fraction."""
-        return self.rank_times.filling
+        return self._share("filling")
 
     @property
     def closed_form(self) -> float | None:
         """Bubble fraction of equal stages under this schedule; None where no formula is known."""
-        return closed_form_bubble(self.schedule)
+        return closed_form_bubble(self.schedule, lambda: self.equal_stages.pipeline)
 
     @property
     def excess_bubble(self) -> float | None:
@@ -128,7 +134,7 @@ class Run:
     @cached_property
     def lower_bound(self) -> float:
         """Makespan [ms] that no order of the same ops on the same stages can go below."""
-        return makespan_bound(self.schedule, self.pipeline)
+        return float(makespan_bounds(self.schedule, [self.pipeline])[0])
 
     @property
     def above_lower_bound(self) -> float:
@@ -141,7 +147,7 @@ class Run:
 
         The same order, but where the schedule goes by the costs.
         """
-        equal = equalised(self.schedule, self.pipeline)
+        equal = equal_stages(self.schedule, [self.pipeline])[0]
         return Run.of(self.schedule.made_for(equal), equal, engine=self.engine)
 
     @property

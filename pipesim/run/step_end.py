@@ -22,6 +22,7 @@ import numpy as np
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray, Int32Array, IntArray
 from pipesim.engine.trace import Spans
+from pipesim.pipeline.costs import on_device
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
 from pipesim.pipeline.training import Training
@@ -178,7 +179,7 @@ def end_costs(training: Training, pipes: Sequence[Pipeline], placement: Placemen
     return EndCosts(
         reduce=np.array([reduced_ms(size, copies) for size in grads]),
         tied=np.array([_tied_ms(training.tied_bytes, pipe, placement) for pipe in pipes]),
-        optimizer=np.broadcast_to(optimizer, (len(pipes), copies, stages)) / speeds,
+        optimizer=on_device(np.broadcast_to(optimizer, (len(pipes), copies, stages)), speeds),
         gather=gather,
     )
 
@@ -251,9 +252,6 @@ def _tied_ms(size_bytes: int, pipe: Pipeline, placement: Placement) -> list[floa
     if size_bytes == 0 or set(first) == set(last):
         return [np.nan] * placement.directions
     return [
-        max(
-            link.wire_ms(size_bytes) + link.latency_ms
-            for link in (pipe.link(near, far), pipe.link(far, near))
-        )
+        max(link.message_ms(size_bytes) for link in (pipe.link(near, far), pipe.link(far, near)))
         for near, far in zip(first, last, strict=True)
     ]

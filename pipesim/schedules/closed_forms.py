@@ -1,277 +1,206 @@
-"""Closed forms of a step, each with its range of validity and its source.
+"""Closed forms of the bubble fraction, idle / (p x makespan), of equal stages without transfers.
 
-Symbols: p stages, one a rank; m micro-batches; f, b the time of F and B on a stage, t = f + b;
-c the one-way latency of a hop, during which nobody is occupied. All times in one unit.
+Symbols: p ranks, m micro-batches, v chunks a rank, k slices; F, I, W, B = I + W the times of the
+ops of one stage (a chunk where a rank has several), T = F + B, F&B an overlapped pair.
 
-    GPipe, 1F1B, equal stages      (m+p-1) t            bubble (p-1)/(m+p-1)
-    forward only, any stages       sum f + (m-1) max f + (p-1) c
-    GPipe, any stages              sum t + (m-1)(max f + max b) + 2(p-1) c
-    1F1B, equal stages, latency    (m+p-1) t + 2c[(p-1) + (m-1) - ceil((m-1)/p)]
-    1F1B, twice the warm-up        (m+p-1) t + 2(p-1) c
+With counts alone, where all ops of a rank follow one another once the pipeline is filled:
 
-Each raises a ValueError outside its range. Bounds that hold for every order: `bounds.py`.
+    one stage a rank         (p-1)/(m+p-1)
+    slices                   (p-1)/(m k+p-1)
+    chunks in a loop         x/(m v+x),     x = p-1 + (v-1) max(p-m, 0)
+
+With times, x the time that a rank is idle; each within the range that its function states:
+
+    ZB-H1                    x/(m T+x),     x = (p-1)(F+I) - (min(m, p)-1) min(I, W)
+    ZB-H2                    x/(m T+x),     x = (p-1)(F + max(I-2W, 0))
+    ZB-V                     x/(2m T+x),    x = (p-1) max(I, 2(I-W))
+    interleaved, I and W     x/(m v T+x),   x = (p-1)(F + max(I-W, 0))
+    Chimera                  x/(m T+x),     x = (p-2) B
+    Hanayo                   x/(m v T+x),   x = (p-min(m, p)) v T + 2(min(m, p)-1) B
+    DualPipe, DualPipeV      see `dualpipe_bubble`
+
+Those of zero bubble differ from the published times, (p-1)(F+I-W) for ZB-H1: these are idle time
+within the span of a rank, while the last rank starts (p-1)F after the first, which counts here.
+All were found, or confirmed, by simulation, and a property test goes on doing so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from pipesim.base.checks import check_amount, check_count
-from pipesim.base.types import FloatArray
-from pipesim.schedules.order.op_columns import OpColumns
+from pipesim.base.ops import Kind
+from pipesim.base.types import BoolArray, FloatArray
+from pipesim.pipeline.cost_tables import cost_table, device_rates
+from pipesim.pipeline.costs import op_ms, pair_cost
+from pipesim.pipeline.pipeline import Pipeline
+from pipesim.pipeline.variants import bases
+from pipesim.schedules.order.schedule import Schedule
 from pipesim.schedules.slot_table import bubble_formula
 
-TOLERANCE = 1e-12  # relative; sums in another order round differently
+TOLERANCE = 1e-12  # relative, at the end of a range: mean costs are rounded
 
 
-def forward_only_makespan(
-    forward: Sequence[float], microbatches: int, latency: float = 0.0
-) -> float:
-    """Return sum f + (m-1) max f + (p-1) c, the makespan of a forward pipeline.
+class EqualTimes(NamedTuple):
+    """Durations of ops on equal stages of K pipelines [ms]: arrays (K,), NaN without the cost.
 
-    Exact for any stages: identical jobs in a permutation flow shop.
+    `pair` is that of an overlapped forward and backward.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+    input_grad: FloatArray
+    weight_grad: FloatArray
+    pair: FloatArray
+
+    @property
+    def split(self) -> FloatArray:
+        """F + I + W."""
+        return self.forward + self.input_grad + self.weight_grad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForm:
+    """A formula of the bubble fraction of equal stages, and where it holds.
 
     Parameters
     ----------
-    forward
-        Time of F on each stage.
-    microbatches
-        Number of micro-batches m.
-    latency
-        Of one hop, the same for all.
-
-    Raises
-    ------
-    ValueError
-        If there is no stage, or a value is negative, NaN or infinite.
-
-    Examples
-    --------
-    >>> forward_only_makespan([412, 391, 413, 439], microbatches=11)
-    6045.0
+    formula
+        As text, in the symbols of this module.
+    valid
+        The range in which it holds, as text; empty if that is everywhere.
+    of_counts
+        The bubble fraction of an order, None outside of the range.
+    of_times
+        Instead, that of an order and its times on each of K pipelines, array (K,); NaN outside.
     """
-    f, m = _times("forward", forward), check_count("microbatches", microbatches)
-    return float(f.sum() + (m - 1) * f.max() + (len(f) - 1) * _latency(latency))
+
+    formula: str
+    valid: str = ""
+    of_counts: Callable[[Schedule], float | None] | None = None
+    of_times: Callable[[Schedule, EqualTimes], FloatArray] | None = None
 
 
-def gpipe_makespan(
-    forward: Sequence[float], backward: Sequence[float], microbatches: int, latency: float = 0.0
-) -> float:
-    """Return sum t + (m-1)(max f + max b) + 2(p-1) c, the makespan of GPipe.
-
-    Exact for any stages and either order of the backwards (two flow shops, one after the
-    other). With equal stages it is (m+p-1) t + 2(p-1) c: Huang et al., GPipe, 2019.
-
-    Parameters
-    ----------
-    forward, backward
-        Time of F and B on each stage.
-    microbatches
-        Number of micro-batches m.
-    latency
-        Of one hop, the same for all.
-
-    Raises
-    ------
-    ValueError
-        If there is no stage, the lengths differ, or a value is negative, NaN or infinite.
-
-    Examples
-    --------
-    >>> gpipe_makespan([1, 1, 1, 2], [2, 2, 2, 4], microbatches=8)
-    57.0
-    """
-    f, b = _both(forward, backward)
-    m, c = check_count("microbatches", microbatches), _latency(latency)
-    return float(f.sum() + b.sum() + (m - 1) * (f.max() + b.max()) + 2 * (len(f) - 1) * c)
-
-
-def one_f_one_b_makespan(
-    forward: Sequence[float], backward: Sequence[float], microbatches: int, latency: float = 0.0
-) -> float:
-    """Return the makespan of 1F1B: equal stages with any small latency, or one slow stage.
-
-    Equal stages: (m+p-1) t + 2c[(p-1) + (m-1) - ceil((m-1)/p)], for c <= 2 min(f, b); without
-    latency Narayanan et al., Megatron-LM, 2021. The latency term shows that 1F1B pays for
-    transfers in its steady state, not in the fill alone. One slow stage, all others equal and
-    no latency: the bound `one_f_one_b_lower_bound` is met if the slow stage is the last, or if
-    it is slower by a factor between 1 + f/b and 1 + b/f (of the others' f and b; 1.5 to 3 at
-    b = 2f). Both were found and checked by simulation (p up to 12, m up to 40).
-
-    Parameters
-    ----------
-    forward, backward
-        Time of F and B on each stage.
-    microbatches
-        Number of micro-batches m.
-    latency
-        Of one hop, the same for all.
-
-    Raises
-    ------
-    ValueError
-        Outside of that range.
-
-    Examples
-    --------
-    >>> one_f_one_b_makespan([1] * 4, [2] * 4, microbatches=8, latency=0.5)
-    41.0
-    >>> one_f_one_b_makespan([1, 1, 2, 1], [2, 2, 4, 2], microbatches=8)
-    55.0
-    """
-    f, b = _both(forward, backward)
-    p, m, c = len(f), check_count("microbatches", microbatches), _latency(latency)
-    if np.all(f == f[0]) and np.all(b == b[0]):
-        if p > 1 and c > 2 * min(f[0], b[0]):
-            raise ValueError(f"latency {c:g} is above 2 min(f, b) = {2 * min(f[0], b[0]):g}")
-        hops = 2 * ((p - 1) + (m - 1) - -(-(m - 1) // p)) if p > 1 else 0
-        return float((m + p - 1) * (f[0] + b[0]) + hops * c)
-    if c == 0 and _one_is_slow(f, b):
-        return one_f_one_b_lower_bound(forward, backward, microbatches)
-    raise ValueError(
-        "no closed form: 1F1B has one for equal stages, and without latency for one stage that "
-        "is slower than all others by one factor in F and B, if it is the last or that factor "
-        "is between 1 + f/b and 1 + b/f"
+def equal_times(pipelines: Sequence[Pipeline]) -> EqualTimes:
+    """Return how long ops take on K pipelines, each of equal stages on equal devices."""
+    costs = {kind: _first_stage(pipelines, kind) for kind in (Kind.F, Kind.B, Kind.I, Kind.W)}
+    overhead = device_rates(pipelines)[1][:, 0]
+    shared = bases(pipelines)
+    own = [np.nan if (x := pipe.stages[0].overlap_ms) is None else x for pipe in shared]
+    factor = np.array([pipe.overlap_factor for pipe in shared])
+    pair = pair_cost(np.array(own), 1.0, factor * (costs[Kind.F] + costs[Kind.B]))
+    return EqualTimes(
+        forward=op_ms(Kind.F, costs[Kind.F], 1.0, overhead),
+        backward=op_ms(Kind.B, costs[Kind.B], 1.0, overhead),
+        input_grad=op_ms(Kind.I, costs[Kind.I], 1.0, overhead),
+        weight_grad=op_ms(Kind.W, costs[Kind.W], 1.0, overhead),
+        pair=op_ms(Kind.F, pair, 1.0, overhead),
     )
 
 
-def eager_one_f_one_b_makespan(
-    forward: Sequence[float], backward: Sequence[float], microbatches: int, latency: float = 0.0
-) -> float:
-    """Return (m+p-1) t + 2(p-1) c, the makespan of 1F1B with warm-up 2(p-1-s).
+def units_bubble(order: Schedule) -> float | None:
+    """Return (p-1)/(m k+p-1) if one stage a rank runs k slices of equal time, else None."""
+    if len(set(order.fractions)) > 1:
+        return None
+    return bubble_formula(order.ranks, order.microbatches * order.slices)
 
-    Equal stages, c <= min(f, b) / 2. Found and checked by simulation (p up to 12, m up to 40).
 
-    Parameters
-    ----------
-    forward, backward
-        Time of F and B on each stage.
-    microbatches
-        Number of micro-batches m.
-    latency
-        Of one hop, the same for all.
+def looped_bubble(order: Schedule) -> float:
+    """Return x/(m v+x), x = p-1 + (v-1) max(p-m, 0), of chunks that follow in a loop."""
+    p, m, v = order.ranks, order.microbatches, order.stages // order.ranks
+    idle = p - 1 + (v - 1) * max(p - m, 0)
+    return idle / (m * v + idle)
 
-    Raises
-    ------
-    ValueError
-        Outside of that range.
 
-    Examples
-    --------
-    >>> eager_one_f_one_b_makespan([1] * 4, [2] * 4, microbatches=8, latency=0.5)
-    36.0
+def zb_h1_bubble(order: Schedule, times: EqualTimes) -> FloatArray:
+    """Return the bubble of ZB-H1 for W <= F, and W <= I where m < p.
+
+    With m >= p the first rank is idle for (p-1)(F+I-W), as published, or the last one for
+    (p-1)F, as it starts so much later; with fewer the makespan is (m+p-1)(F+I) + W.
     """
-    f, b = _both(forward, backward)
-    p, m, c = len(f), check_count("microbatches", microbatches), _latency(latency)
-    if not (np.all(f == f[0]) and np.all(b == b[0])):
-        raise ValueError("no closed form: the stages are not equal")
-    if p > 1 and c > min(f[0], b[0]) / 2:
-        raise ValueError(f"latency {c:g} is above min(f, b) / 2 = {min(f[0], b[0]) / 2:g}")
-    return float((m + p - 1) * (f[0] + b[0]) + 2 * (p - 1) * c)
+    p, m = order.ranks, order.microbatches
+    f, i, w = times.forward, times.input_grad, times.weight_grad
+    idle = (p - 1) * (f + i) - (min(m, p) - 1) * np.minimum(i, w)
+    valid = at_most(w, f) & (at_most(w, i) | (m >= p))
+    return _share(idle, m * times.split, valid)
 
 
-def one_f_one_b_lower_bound(
-    forward: Sequence[float], backward: Sequence[float], microbatches: int
-) -> float:
-    """Return a lower bound of 1F1B's makespan that knows its warm-up, without latency.
+def zb_h2_bubble(order: Schedule, times: EqualTimes) -> FloatArray:
+    """Return the bubble of ZB-H2 for W <= F and m >= 2p-1."""
+    p, m = order.ranks, order.microbatches
+    f, i, w = times.forward, times.input_grad, times.weight_grad
+    idle = (p - 1) * (f + np.maximum(i - 2 * w, 0.0))
+    return _share(idle, m * times.split, at_most(w, f) & (m >= 2 * p - 1))
 
-    max over s of sum_{i<s} f_i + max(w f_s, f_s + sum_{i>s} t_i) + (m-w) f_s + m b_s
-    + sum_{i<s} b_i, with w = min(m, p-s). Holds for any stages; met with one slow stage.
-    Found and checked by simulation (6000 random cases).
 
-    Raises
-    ------
-    ValueError
-        If there is no stage, the lengths differ, or a value is negative, NaN or infinite.
+def zb_v_bubble(order: Schedule, times: EqualTimes) -> FloatArray:
+    """Return the bubble of ZB-V for F <= I, W <= I and m >= 2p-1."""
+    p, m = order.ranks, order.microbatches
+    f, i, w = times.forward, times.input_grad, times.weight_grad
+    idle = (p - 1) * np.maximum(i, 2 * (i - w))
+    valid = at_most(f, i) & at_most(w, i) & (m >= 2 * p - 1)
+    return _share(idle, 2 * m * times.split, valid)
 
-    Examples
-    --------
-    >>> one_f_one_b_lower_bound([2, 1, 1, 1], [4, 2, 2, 2], microbatches=8)
-    51.0
+
+def interleaved_zb_bubble(order: Schedule, times: EqualTimes) -> FloatArray:
+    """Return the bubble of interleaved 1F1B with a split backward for W <= F and m >= p."""
+    p, m, v = order.ranks, order.microbatches, order.stages // order.ranks
+    f, i, w = times.forward, times.input_grad, times.weight_grad
+    idle = (p - 1) * (f + np.maximum(i - w, 0.0))
+    return _share(idle, m * v * times.split, at_most(w, f) & (m >= p))
+
+
+def dualpipe_bubble(order: Schedule, times: EqualTimes) -> FloatArray:
+    """Return the bubble of DualPipe and DualPipeV for F >= I, F&B >= F, F&B >= B, no overhead.
+
+    A rank has n = m forwards and backwards, 2m with DualPipeV. Those in pairs save D = T - F&B
+    each: n-2h-1 on the ranks in the middle (the last one), h = p/2 (p), which are idle for
+    (h-1)(F&B+F-W-min(I, W)), as in DeepSeek's table; n-(5h-1)/2-1/h on the mean of all ranks.
     """
-    f, b = _both(forward, backward)
-    p, m = len(f), check_count("microbatches", microbatches)
-    bounds = []
-    for s in range(p):
-        w = min(m, p - s)
-        turn = max(w * f[s], f[s] + (f + b)[s + 1 :].sum())
-        bounds.append(f[:s].sum() + turn + (m - w) * f[s] + m * b[s] + b[:s].sum())
-    return float(max(bounds))
+    half, passes = order.stages // 2, order.microbatches * order.stages // order.ranks
+    f, b, i, w, pair = times
+    saved = f + b - pair
+    work = passes * (f + b) - (passes - (5 * half - 1) / 2 - 1 / half) * saved
+    idle = (half - 1) * (pair + f - w - np.minimum(i, w))
+    makespan = passes * (f + b) - (passes - 2 * half - 1) * saved + idle
+    # An overhead is paid twice by I and W, and once by B: then the phases do not fit.
+    valid = at_most(i, f) & at_most(f, pair) & at_most(b, pair) & at_most(i + w, b)
+    return _share(np.maximum(makespan - work, 0.0), work, valid)
 
 
-def alpa_makespan(total: Sequence[float], microbatches: int) -> float:
-    """Return sum t + (m-1) max t, the estimate by which Alpa ranks partitions.
+def chimera_bubble(order: Schedule, times: EqualTimes) -> FloatArray:
+    """Return the bubble of Chimera for B >= F and m a multiple of p."""
+    p, m = order.ranks, order.microbatches
+    f, b = times.forward, times.backward
+    return _share((p - 2) * b, m * (f + b), at_most(f, b) & (m % p == 0))
 
-    Zheng et al., Alpa, 2022, equation 2. GPipe's makespan if one stage has both the longest F
-    and the longest B; an upper bound of 1F1B's where every stage has the same ratio b/f.
 
-    Raises
-    ------
-    ValueError
-        If there is no stage, or a value is negative, NaN or infinite.
+def hanayo_bubble(order: Schedule, times: EqualTimes) -> FloatArray:
+    """Return the bubble of Hanayo for B >= 2F, and m <= p or a single wave, v = 2.
 
-    Examples
-    --------
-    >>> alpa_makespan([6, 3, 3, 3], microbatches=8)
-    57.0
+    The first micro-batch takes p v T, and each further one of the first p adds 2B; the next p
+    follow without a gap.
     """
-    t, m = _times("total", total), check_count("microbatches", microbatches)
-    return float(t.sum() + (m - 1) * t.max())
+    p, m, v = order.ranks, order.microbatches, order.stages // order.ranks
+    f, b = times.forward, times.backward
+    first = min(m, p)
+    idle = (p - first) * v * (f + b) + 2 * (first - 1) * b
+    return _share(idle, m * v * (f + b), at_most(2 * f, b) & (m <= p or v == 2))
 
 
-def equal_stages_bubble(schedule: OpColumns) -> float:
-    """Return (p-1)/(m+p-1)."""
-    return bubble_formula(schedule.ranks, schedule.microbatches)
+def at_most(less: FloatArray, more: FloatArray) -> BoolArray:
+    """Return where one time is at most another, but for rounding; not where one is NaN."""
+    return np.asarray(less <= more * (1 + TOLERANCE))
 
 
-def units_bubble(schedule: OpColumns) -> float:
-    """Return (p-1)/(m x chunks x slices + p-1)."""
-    chunks = schedule.stages // schedule.ranks
-    return bubble_formula(schedule.ranks, schedule.microbatches * chunks * schedule.slices)
+def _share(idle: FloatArray, work: FloatArray, valid: BoolArray) -> FloatArray:
+    """Return idle / (idle + work), NaN outside of the range and where nothing takes time."""
+    share = np.full(np.shape(idle), np.nan)
+    np.divide(idle, idle + work, out=share, where=valid & (idle + work > 0))
+    return share
 
 
-def interleaved_bubble(schedule: OpColumns) -> float | None:
-    """Return the closed form where the groups are such that it holds."""
-    return units_bubble(schedule) if schedule.microbatches >= schedule.ranks else None
-
-
-def breadth_first_bubble(schedule: OpColumns) -> float:
-    """Return the bubble of one micro-batch after the other through each chunk in turn."""
-    p, m = schedule.ranks, schedule.microbatches
-    chunks = schedule.stages // p
-    slots = (chunks - 1) * max(m, p) + m + p - 1
-    return 1 - m * chunks / slots
-
-
-def _one_is_slow(f: FloatArray, b: FloatArray) -> bool:
-    """Say whether all stages are equal but one, slower by a factor for which the bound is met."""
-    slow = int(np.argmax(f + b))
-    other_f, other_b = np.delete(f, slow), np.delete(b, slow)
-    if not (np.all(other_f == other_f[0]) and np.all(other_b == other_b[0])):
-        return False
-    if not (other_f[0] > 0 and other_b[0] > 0):
-        return False
-    factor, ratio = f[slow] / other_f[0], other_b[0] / other_f[0]
-    if abs(b[slow] / other_b[0] - factor) > TOLERANCE * factor:
-        return False
-    return slow == len(f) - 1 or bool(1 + 1 / ratio <= factor <= 1 + ratio)
-
-
-def _times(name: str, values: Sequence[float]) -> FloatArray:
-    if len(values) == 0:
-        raise ValueError(f"{name} is empty; give one time a stage")
-    for stage, value in enumerate(values):
-        check_amount(f"{name}[{stage}]", value)
-    return np.asarray(values, dtype=np.float64)
-
-
-def _both(forward: Sequence[float], backward: Sequence[float]) -> tuple[FloatArray, FloatArray]:
-    f, b = _times("forward", forward), _times("backward", backward)
-    if len(f) != len(b):
-        raise ValueError(f"{len(f)} forward times, but {len(b)} backward times")
-    return f, b
-
-
-def _latency(value: float) -> float:
-    check_amount("latency", value)
-    return value
+def _first_stage(pipelines: Sequence[Pipeline], kind: Kind) -> FloatArray:
+    table = cost_table(pipelines, kind)
+    return np.full(len(pipelines), np.nan) if table is None else table[:, 0, 0]

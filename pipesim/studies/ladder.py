@@ -8,6 +8,7 @@ import numpy as np
 
 from pipesim.base.types import FloatArray, Progress
 from pipesim.pipeline.pipeline import Pipeline
+from pipesim.run.idle import CAUSES
 from pipesim.run.run import Run
 from pipesim.run.simulate import simulate
 
@@ -100,10 +101,9 @@ def _culprit(rung: str, run: Run) -> int:
     times = run.rank_times
     if rung in ("equal stages", "+ transfers"):
         return -1
-    if rung == "+ bounded queues":
-        return first_largest(times.queue_full)
-    if rung.startswith("+ protocol"):
-        return first_largest(times.blocked)
+    for cause in CAUSES:
+        if cause.only_with is not None and rung.startswith(f"+ {cause.only_with}"):
+            return first_largest(getattr(times, cause.key))
     return first_largest(times.busy)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipesim as ps
+from pipesim.engine.op_costs import stage_ms
 from tests.engine.longest_path import Deadlock, longest_path
 from tests.strategies import ONE_STAGE, cases
 
@@ -171,3 +172,26 @@ def test_progress_counts_every_op_once():
     assert done == sorted(done)
     assert done[-1] == (12000, 12000)
     assert len(done) > 2
+
+
+@pytest.mark.parametrize(
+    ("recompute", "ops", "expected"),
+    [
+        ("early", 3, 9.5),  # F 2 + R 2 + B 4 and three overheads of 0.5
+        ("with_backward", 2, 9.0),  # rebuilt within B: two overheads
+    ],
+)
+def test_a_stage_takes_the_overhead_of_every_op_of_a_micro_batch(recompute, ops, expected):
+    pipe = ps.Pipeline.from_costs(2.0, 4.0, recompute_ms=2.0, overhead_ms=0.5, stages=2)
+    run = ps.simulate(pipe, "gpipe", 4, options={"recompute": recompute})
+    assert stage_ms(run.schedule, pipe) == [expected] * 2
+    assert run.rank_times.busy.tolist() == [4 * expected] * 2
+    assert len(run.schedule) == 2 * 4 * ops
+
+
+def test_an_r_with_nothing_to_rebuild_takes_no_time_and_no_overhead():
+    pipe = ps.Pipeline.from_costs(2.0, 4.0, recompute_ms=[0.0, 2.0], overhead_ms=0.5, stages=2)
+    run = ps.simulate(pipe, "gpipe", 1, options={"recompute": "early"})
+    times = run.trace.set_index(["stage", "kind"])
+    assert (times.end - times.start).loc[[(0, "R"), (1, "R")]].tolist() == [0.0, 2.5]
+    assert stage_ms(run.schedule, pipe) == [7.0, 9.5]

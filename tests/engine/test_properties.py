@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.base.ops import Kind
-from pipesim.schedules import closed_forms as theory
 from pipesim.schedules.families.registry import FAMILIES
+from tests.schedules import theory
 from tests.strategies import WITH_BACKWARD, cases, positive_costs
 
 ROUNDING = 1e-12

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.engine.graph.event_graph import event_graph
+from pipesim.engine.op_costs import messages_of, op_times
 from pipesim.engine.replay.cost_index import cost_index
 from pipesim.engine.replay.replay import make_plan
 from pipesim.run.many import simulate_many
-from pipesim.run.many_costs import message_times, op_times
 from pipesim.schedules.program.lowering import PROTOCOLS, lower
 from tests.strategies import cases
 
@@ -103,7 +103,7 @@ def test_a_plan_knows_when_every_op_starts_and_ends(case, options):
         with pytest.raises(ps.DeadlockError):
             ps.simulate(pipe, schedule, **options)
         return
-    costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
+    costs = index.cost_sets(times.duration, *messages_of(program, [pipe], index.messages))
     expected = ps.simulate(pipe, schedule, **options).spans
     start, end = plan.op_times(np.ascontiguousarray(costs[:, 0]))
     np.testing.assert_array_equal(start, expected.start)
@@ -123,7 +123,7 @@ def test_costs_that_do_not_vary_make_a_short_cost_set_and_one_step_an_op():
     plan = make_plan(graph, index)
     assert len(plan) == 8 * 64 * 2 + 7  # and when ranks 1 to 7 start
     assert plan.cell_count <= 4 * 8
-    costs = index.cost_sets(times.duration, *message_times(program, [pipe], index.messages))
+    costs = index.cost_sets(times.duration, *messages_of(program, [pipe], index.messages))
     assert plan.run(costs).makespan[0] == ps.simulate(pipe, "1f1b", 64).makespan
 
 

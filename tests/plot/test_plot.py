@@ -2,6 +2,8 @@
 
 import dataclasses
 import io
+import re
+from importlib.resources import files
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -16,8 +18,16 @@ from PIL import Image
 import pipesim as ps
 from pipesim.plot.gantt.chart import BAR, GAP
 from pipesim.plot.gantt.titles import saved_text
-from pipesim.plot.style import END_STYLES, IDLE_STYLES, KIND_COLOURS, LAST_CHUNK, MEMORY_STYLES
+from pipesim.plot.style import (
+    END_STYLES,
+    IDLE_LOOKS,
+    IDLE_STYLES,
+    KIND_COLOURS,
+    LAST_CHUNK,
+    MEMORY_STYLES,
+)
 from pipesim.plot.titles import own_title
+from pipesim.run.idle import CAUSES, IDLE_CAUSES
 
 
 @pytest.fixture(autouse=True)
@@ -440,6 +450,25 @@ def test_causes_of_idle_time_differ_by_hatch():
     assert len(set(hatches)) == len(hatches)
     ends = [hatch for _, hatch, _ in END_STYLES.values()]
     assert len(set(ends)) == len(ends)
+
+
+def test_a_cause_of_idle_time_has_a_style_and_words_of_its_own():
+    assert set(IDLE_LOOKS) == set(IDLE_CAUSES)
+    assert list(IDLE_STYLES) == list(IDLE_CAUSES)
+    for told in ("key", "words", "column", "measured"):
+        assert all(texts := [getattr(cause, told) for cause in CAUSES])
+        assert len(set(texts)) == len(texts)
+    assert [words for _, _, words in IDLE_STYLES.values()] == [cause.words for cause in CAUSES]
+
+
+@pytest.mark.parametrize("page", ["page/page.js", "what_if/what_if.js"])
+def test_a_page_gets_the_causes_of_idle_time_as_data(page):
+    script = files("pipesim.plot").joinpath(page).read_text(encoding="utf-8")
+    quoted = re.findall(r"""(["'`])(.*?)\1""", script)
+    assert quoted
+    told = {text for cause in CAUSES for text in (cause.key, cause.words)}
+    assert not told & {text for _, text in quoted}
+    assert not [key for key in IDLE_CAUSES if "_" in key and key in script]
 
 
 def test_text_in_files_stays_text(run, tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pipesim as ps
-from pipesim.schedules import closed_forms as theory
+from tests.schedules import theory
 
 DATA = Path(__file__).parents[1] / "data"
 CASES = json.loads((DATA / "published_cases.json").read_text())

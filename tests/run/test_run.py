@@ -1,11 +1,14 @@
 """The numbers of a run, worked out by hand, and the ways to ask for one."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import pipesim as ps
+from pipesim.report.run_text import rank_text
+from pipesim.run.idle import IDLE_CAUSES, RankTimes, causes_of
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,38 @@ def test_where_the_time_goes_by_hand(small):
     assert ranks.bubble_fraction.tolist() == [10 / 16, 4 / 16]
     assert ranks.peak_in_flight.tolist() == [2, 1]
     assert ranks.peak_stash_bytes.tolist() == [20, 20]
+
+
+def test_every_cause_of_idle_time_is_measured_and_is_a_column(small):
+    assert list(small.idle_spans) == list(IDLE_CAUSES)
+    fields = [field.name for field in dataclasses.fields(RankTimes)]
+    places = [fields.index(cause) for cause in IDLE_CAUSES]
+    assert [fields[place] for place in sorted(places)] == list(IDLE_CAUSES)
+    assert [column for column in small.ranks if column in IDLE_CAUSES] == list(IDLE_CAUSES)
+    assert all(f"{cause}_ms" in small.summary()["per_rank"][0] for cause in IDLE_CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("options", "heads"),
+    [
+        ({}, "fill, wait F, wait B, exposed, drain"),
+        ({"queue_capacity": 1}, "fill, wait F, wait B, exposed, queue full, drain"),
+        ({"protocol": "odd_even"}, "fill, wait F, wait B, blocked, exposed, drain"),
+    ],
+)
+def test_a_run_has_the_causes_that_it_can_have(options, heads):
+    pipe = ps.Pipeline.from_costs([1, 2], [2, 4], latency_ms=0.5)
+    run = ps.simulate(pipe, "gpipe", 2, **options)
+    columns = [cause.column for cause in causes_of(run.program, run.queue_capacity)]
+    assert columns == [head for head in heads.split(", ") if head != "exposed"]
+    found = rank_text(run).splitlines()
+    head = "  ".join(found[0].split())
+    assert "  ".join(heads.replace(",", "").split()) in head
+    blocked = "; blocked: in a send or receive" if "protocol" in options else ""
+    assert found[3] == (
+        f"wait F, B: for an activation, a gradient{blocked}; exposed: of these waits, the part "
+        "with the"
+    )
 
 
 def test_the_three_bubbles_and_the_reference(small):

@@ -1,9 +1,9 @@
-"""How the makespan answers to each cost: its derivatives, exact, from one run.
+"""Sensitivity of the makespan to each cost: its exact derivatives, from one run.
 
-Along a path the makespan is a sum of costs, and a cost counts as often as the path meets it. With
-all critical paths known, what the step gains as a cost gets smaller is what the path that meets
-it least often gains: the others must get shorter, too. What it loses as the cost grows is what
-the path loses that meets it most often. The two differ exactly where paths tie.
+Along a path the makespan is a sum of costs, and a cost counts as often as the path meets it. Among
+all critical paths, the one that meets a cost least often decides what the step gains as the cost
+gets smaller, for the others must get shorter, too; the one that meets it most often decides what
+the step loses as the cost grows. The two differ exactly where paths tie.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from pipesim.engine.critical.critical_path import Criticality, critical_edges
 from pipesim.engine.graph.marks import TRANSFER
 from pipesim.engine.workload import Workload
 from pipesim.pipeline.components import COST_FIELDS
+from pipesim.pipeline.costs import on_device
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.schedules.order.schedule import Schedule
 
@@ -28,18 +29,18 @@ PER_CENT = 0.01
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parameter:
-    """One number that the makespan depends on, and how much each node has of it.
+    """A parameter of the makespan: its value, and the nodes whose costs depend on it.
 
     Parameters
     ----------
     name
-        As a key of the config: `stages.forward_ms[3]`.
+        Its key in a config: `stages.forward_ms[3]`.
     value
-        What it is; of costs for each micro-batch the mean.
+        Its value; the mean of costs for each micro-batch.
     unit
-        What the derivative is by: "ms", or "1 %" of a speed.
+        Unit of the derivative: by "ms", or by "1 %" of a speed.
     node, amount
-        The nodes whose cost depends on it, and by how many ms each unit; arrays alike.
+        The nodes whose cost depends on it, and ms of each for a unit of it; arrays alike.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Parameter:
 
 
 def sensitivity_table(critical: Criticality, pipe: Pipeline, workload: Workload) -> "pd.DataFrame":
-    """Return the derivatives of the makespan by every parameter as a table: one row each."""
+    """Return the derivatives of the makespan as a table, one row a parameter."""
     import pandas as pd
 
     found = parameters(critical, pipe, workload)
@@ -61,7 +62,7 @@ def sensitivity_table(critical: Criticality, pipe: Pipeline, workload: Workload)
             "parameter": [parameter.name for parameter in found],
             "value": value,
             "unit": [parameter.unit for parameter in found],
-            # From nothing nothing can be taken off.
+            # A value of 0 cannot get smaller.
             "gain_ms": np.where(value > 0, derivatives[:, 0], 0.0),
             "loss_ms": derivatives[:, 1],
         }
@@ -69,9 +70,9 @@ def sensitivity_table(critical: Criticality, pipe: Pipeline, workload: Workload)
 
 
 def makespan_derivatives(critical: Criticality, found: list[Parameter]) -> FloatArray:
-    """Return what the step gains and loses for a unit of each parameter, array (parameters, 2).
+    """Return the step's gain and loss for a unit of each parameter [ms], array (parameters, 2).
 
-    Both are one-sided derivatives: what holds while the critical paths remain the longest.
+    Both are one-sided derivatives, which hold while the critical paths remain the longest.
     """
     from pipesim.engine.critical.kernels import least_and_most
 
@@ -93,9 +94,9 @@ def makespan_derivatives(critical: Criticality, found: list[Parameter]) -> Float
 
 
 def parameters(critical: Criticality, pipe: Pipeline, workload: Workload) -> list[Parameter]:
-    """Return the costs of the stages, the speeds of the ranks and the latencies of the links.
+    """Return the parameters: costs of the stages, speeds of the ranks, latencies of the links.
 
-    A link has one where a message of the run goes over it.
+    Only links that a message of the run goes over have one.
     """
     schedule = critical.graph.program.order
     node_of_op = critical.node_of_op
@@ -144,18 +145,17 @@ def _stage_costs(
 
 
 def _shares(schedule: Schedule, pipe: Pipeline, workload: Workload) -> FloatArray:
-    """Return how many ms each op takes for each ms of its cost, array (ops,).
+    """Return the ms that each op takes for a ms of its cost, array (ops,).
 
-    As `op_durations` has it: a slice takes its fraction; an overlapped pair takes overlap_factor
-    times both costs, or the overlap_ms of its forward's stage.
+    As `pipeline/costs.py` has it: a slice takes its fraction; an overlapped pair takes
+    overlap_factor times both costs, or the overlap_ms of its forward's stage.
     """
     share = np.asarray(schedule.fractions)[schedule.slice]
     forward = _forward_of_pair(schedule, workload)
     timed = np.array([stage.overlap_ms is not None for stage in pipe.stages])
     paired = forward >= 0
     share[paired] = np.where(timed[schedule.stage[forward[paired]]], 1.0, pipe.overlap_factor)
-    shares: FloatArray = share / pipe.speeds[schedule.rank]
-    return shares
+    return on_device(share, pipe.speeds[schedule.rank])
 
 
 def _forward_of_pair(schedule: Schedule, workload: Workload) -> Int32Array:
@@ -171,7 +171,7 @@ def _speeds(
     schedule: Schedule, pipe: Pipeline, workload: Workload, node_of_op: IntArray
 ) -> list[Parameter]:
     once = ~workload.second
-    # What is divided by the speed; an R with nothing to rebuild has no overhead either.
+    # The part that is divided by the speed; an R with nothing to rebuild has no overhead either.
     work = np.maximum(workload.duration - pipe.overheads[schedule.rank], 0.0)
     return [
         Parameter(

@@ -21,7 +21,7 @@ from pipesim.base.types import FloatArray
 from pipesim.pipeline.components import Device
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.fair import nothing_fits, solve
-from pipesim.pipeline.partition.loads import Problem, make_problem, stage_loads
+from pipesim.pipeline.partition.loads import SplitProblem, make_problem, stage_loads
 from pipesim.pipeline.partition.min_max import SLACK, Loads, part_ends
 from pipesim.pipeline.placement import Placement
 from pipesim.pipeline.training import Training
@@ -85,7 +85,7 @@ def device_order(
     return _swapped(problem, by_device, devices)
 
 
-def _exact(problem: Problem, by_device: Loads, members: list[list[int]]) -> Found:
+def _exact(problem: SplitProblem, by_device: Loads, members: list[list[int]]) -> Found:
     first_of = [group[0] for group in members]
     held, memory = problem.held, problem.memory[first_of]
 
@@ -154,14 +154,14 @@ def _without(taken: tuple[int, ...], kind: int) -> tuple[int, ...]:
     return (*taken[:kind], taken[kind] - 1, *taken[kind + 1 :])
 
 
-def _in_order(problem: Problem, by_device: Loads, order: Sequence[int]) -> Problem:
+def _in_order(problem: SplitProblem, by_device: Loads, order: Sequence[int]) -> SplitProblem:
     """Return the problem with the devices in another order."""
     rows = np.array(order)[problem.rank_of]
     loads = Loads(by_device.before[rows], by_device.top[rows])
     return problem._replace(loads=loads, memory=problem.memory[list(order)])
 
 
-def _swapped(problem: Problem, by_device: Loads, devices: Sequence[Device]) -> Found:
+def _swapped(problem: SplitProblem, by_device: Loads, devices: Sequence[Device]) -> Found:
     """Return the best order found by letting two devices at a time change places."""
 
     def split(order: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:

@@ -8,13 +8,13 @@ import numpy as np
 from pipesim.base.types import FloatArray, IntArray
 from pipesim.pipeline.components import Device
 from pipesim.pipeline.layers import LayerProfile
-from pipesim.pipeline.partition.loads import Problem, make_problem
+from pipesim.pipeline.partition.loads import SplitProblem, make_problem
 from pipesim.pipeline.partition.min_max import least_split, moves
 from pipesim.pipeline.placement import Placement
 from pipesim.pipeline.training import Training
 
 # Splits -> what is to be small, the first column first.
-Score: TypeAlias = Callable[[Problem, IntArray], FloatArray]
+Score: TypeAlias = Callable[[SplitProblem, IntArray], FloatArray]
 
 
 def fair_split(
@@ -36,7 +36,7 @@ def fair_split(
     return solve(make_problem(profile, placement, devices, by, in_flight, training))
 
 
-def solve(problem: Problem) -> tuple[int, ...]:
+def solve(problem: SplitProblem) -> tuple[int, ...]:
     """Return the split that `fair_split` finds for a problem.
 
     Raises
@@ -64,7 +64,7 @@ def solve(problem: Problem) -> tuple[int, ...]:
     return within
 
 
-def nothing_fits(problem: Problem, counts: Sequence[int], what: str) -> str:
+def nothing_fits(problem: SplitProblem, counts: Sequence[int], what: str) -> str:
     """Return what to say where no split fits: the nearest one, and in `what` words it is."""
     # Several stages on a rank need not be at their peaks at once, and not all splits were tried.
     found = "was found that " if len(problem.rank_of) > len(problem.memory) else ""
@@ -77,14 +77,16 @@ def nothing_fits(problem: Problem, counts: Sequence[int], what: str) -> str:
     )
 
 
-def _filling(problem: Problem) -> tuple[int, ...]:
+def _filling(problem: SplitProblem) -> tuple[int, ...]:
     """Return the split whose fullest stage takes the smallest part of its rank's memory."""
     split = least_split(problem.filled())
     assert split is not None  # nothing limits the stages
     return split
 
 
-def _shifted(problem: Problem, starts: Sequence[tuple[int, ...]], score: Score) -> tuple[int, ...]:
+def _shifted(
+    problem: SplitProblem, starts: Sequence[tuple[int, ...]], score: Score
+) -> tuple[int, ...]:
     """Return the best split found where several stages share a rank's memory.
 
     From each of some splits layers move one by one as long as the score gets smaller: by
@@ -105,13 +107,13 @@ def _shifted(problem: Problem, starts: Sequence[tuple[int, ...]], score: Score) 
     return min(found, key=lambda entry: entry[0])[1]
 
 
-def _over_and_largest(problem: Problem, counts: IntArray) -> FloatArray:
+def _over_and_largest(problem: SplitProblem, counts: IntArray) -> FloatArray:
     """Return how much splits are over the memory of all ranks, and their largest stage."""
     over = np.maximum(problem.bytes_of(counts) - problem.memory, 0).sum(axis=1)
     return np.stack([over, problem.loads.of_splits(counts).max(axis=1)], axis=1)
 
 
-def _fullest_and_largest(problem: Problem, counts: IntArray) -> FloatArray:
+def _fullest_and_largest(problem: SplitProblem, counts: IntArray) -> FloatArray:
     """Return what part of its memory the fullest rank takes in splits, and their largest stage."""
     part = (problem.bytes_of(counts) / np.maximum(problem.memory, 1)).max(axis=1)
     return np.stack([part, problem.loads.of_splits(counts).max(axis=1)], axis=1)

@@ -17,6 +17,7 @@ import numpy as np
 from pipesim.base.checks import check_amount, hint
 from pipesim.base.types import FloatArray, IntArray
 from pipesim.pipeline.components import Device
+from pipesim.pipeline.costs import on_device
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.min_max import Loads
 from pipesim.pipeline.placement import Placement
@@ -25,7 +26,7 @@ from pipesim.pipeline.training import Training
 WEIGHTS = ("time", "layers", "stash_bytes", "param_bytes")
 
 
-class Problem(NamedTuple):
+class SplitProblem(NamedTuple):
     """What a split is to balance, and what it must keep to.
 
     Parameters
@@ -68,7 +69,7 @@ def make_problem(
     by: str,
     in_flight: Sequence[float] | None,
     training: Training | None,
-) -> Problem:
+) -> SplitProblem:
     """Return the problem of `partition` as tables.
 
     Raises
@@ -98,7 +99,7 @@ def make_problem(
         )
     rank_of = np.array(placement.rank_of)
     loads = stage_loads(profile, by, [devices[rank] for rank in placement.rank_of])
-    return Problem(loads, stage_bytes(profile, in_flight, training), np.array(memory), rank_of)
+    return SplitProblem(loads, stage_bytes(profile, in_flight, training), np.array(memory), rank_of)
 
 
 def stage_loads(profile: LayerProfile, by: str, devices: Sequence[Device]) -> Loads:
@@ -113,7 +114,7 @@ def stage_loads(profile: LayerProfile, by: str, devices: Sequence[Device]) -> Lo
     speed = np.array([[device.speed] for device in devices], dtype=np.float64)
     ops = 1 if profile.backward_ms is None and profile.input_grad_ms is None else 2
     overhead = np.array([[ops * device.overhead_ms] for device in devices])
-    return Loads.of_items(weights / speed, overhead)
+    return Loads.of_items(on_device(weights, speed), overhead)
 
 
 def stage_bytes(

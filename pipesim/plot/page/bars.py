@@ -9,7 +9,8 @@ from bokeh.plotting import figure
 
 from pipesim.plot.page.data import Columns
 from pipesim.plot.page.marks import BOX, time_formatter
-from pipesim.plot.style import IDLE_STYLES, LABEL_COLOURS
+from pipesim.plot.style import LABEL_COLOURS
+from pipesim.run.idle import CAUSES
 
 if TYPE_CHECKING:
     from bokeh.models import GlyphRenderer
@@ -53,8 +54,12 @@ def _hover_of(bar: "GlyphRenderer", kind: str) -> HoverTool:
         code="return pipesim.nameOp(source, kind, special_vars.index)",
     )
     wait = CustomJSHover(
-        args={"source": bar.data_source, "causes": {c: s[2] for c, s in IDLE_STYLES.items()}},
-        code="return pipesim.tellWait(source, causes, special_vars.index)",
+        args={
+            "source": bar.data_source,
+            "causes": {cause.key: cause.words for cause in CAUSES},
+            "inputs": [cause.key for cause in CAUSES if cause.ends_with_input],
+        },
+        code="return pipesim.tellWait(source, causes, inputs, special_vars.index)",
     )
     return HoverTool(
         renderers=[bar],

@@ -20,8 +20,9 @@ const pipesim = {
     return `${time.toLocaleString("en-US", { maximumSignificantDigits: digits })} ms`;
   },
 
-  // How long the rank was idle before an op, why, and what it waited for.
-  tellWait({ data }, causes, row) {
+  // How long the rank was idle before an op, why, and what it waited for. `causes` has the words of
+  // each cause by its key, and `inputs` the keys of those that end as the input comes.
+  tellWait({ data }, causes, inputs, row) {
     const time = pipesim.tellTime(data.waited[row], 6);
     const parts = Object.keys(causes).filter((cause) => data[cause]?.[row] > 0);
     if (parts.length === 0) return time;
@@ -29,7 +30,7 @@ const pipesim = {
     if (data.source[row] >= 0) {
       const op = `${data.source[row]}${"FBIWR"[data.source_kind[row]]}${pipesim.part(data, row)}`;
       const input = `${op} of rank ${data.source_rank[row]}`;
-      const wait = parts.findIndex((cause) => cause !== "blocked" && cause !== "queue_full");
+      const wait = parts.findIndex((cause) => inputs.includes(cause));
       if (wait >= 0) texts[wait] = `for ${input}`;
       else texts.push(`input from ${input}`);  // it came while transfers held the rank
     }

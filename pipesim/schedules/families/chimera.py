@@ -15,6 +15,7 @@ follow. (With more memory 3m+3(p/2-1) can be reached at B = 2F.)
 
 from pipesim.base.ops import Kind, Op
 from pipesim.pipeline.placement import Placement
+from pipesim.schedules.closed_forms import ClosedForm, chimera_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.list_scheduling import (
     HALVES,
@@ -98,7 +99,9 @@ FAMILIES = {
         placement="bidirectional",
         warm_up="varies",
         peak="min(m, p), weights x 2",
-        formula="(p-2)/(3m/2+p-2) at B=2F, m=n p",
+        closed_form=ClosedForm(
+            formula="x/(m T+x), x = (p-2)B", valid="B >= F, m = n p", of_times=chimera_bubble
+        ),
         source="Li and Hoefler 2021",
     ),
 }

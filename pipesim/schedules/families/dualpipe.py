@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
+from pipesim.schedules.closed_forms import ClosedForm, dualpipe_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.rank_orders import check_even, columns, each_rank
 from pipesim.schedules.order.schedule import RankOps, Schedule
@@ -172,7 +173,12 @@ FAMILIES = {
         backward="B, I, W",
         warm_up="p or p+1",
         peak="p+1, weights x 2",
-        formula="time (p/2-1)(F&B+B-3W)",
+        closed_form=ClosedForm(
+            formula="1-(m T-(m-(5p/2-1)/2-2/p) D)/(m T-(m-p-1) D+(p/2-1)(F&B+F-W-min(I, W))), "
+            "D = T-F&B",
+            valid="F >= I, F&B >= F, F&B >= B",
+            of_times=dualpipe_bubble,
+        ),
         source="DeepSeek-AI 2024",
     ),
     "dualpipe_v": Family(
@@ -183,7 +189,12 @@ FAMILIES = {
         backward="B, I, W",
         warm_up="2p or 2p+1 chunks",
         peak="2p+1 chunks",
-        formula="time (p-1)(F&B+B-3W)",
+        closed_form=ClosedForm(
+            formula="1-(2m T-(2m-(5p-1)/2-1/p) D)/(2m T-(2m-2p-1) D+(p-1)(F&B+F-W-min(I, W))), "
+            "D = T-F&B",
+            valid="F >= I, F&B >= F, F&B >= B",
+            of_times=dualpipe_bubble,
+        ),
         source="DeepSeek-AI 2025",
     ),
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pipesim.schedules.closed_forms import ClosedForm
 from pipesim.schedules.order.schedule import Schedule
 
 Builder: TypeAlias = Callable[..., Schedule]
@@ -28,10 +29,10 @@ class Family:
         Which ops its backward is made of: "none", "B", "I, W" or "B, I, W".
     warm_up, peak
         Forwards before the steady state, and micro-batches held, on rank r; as text.
-    formula
-        Bubble fraction with equal stages and no transfers, with its range; as text.
-    bubble
-        The same of a schedule, None outside of that range or where none is known.
+    closed_form
+        The bubble fraction of equal stages without transfers; None where no formula is known.
+    bubble_note
+        What is known of the bubble instead, as text.
     source
         Where it was published.
     by_cost
@@ -45,8 +46,8 @@ class Family:
     backward: str = "B"
     warm_up: str
     peak: str
-    formula: str
-    bubble: Callable[[Schedule], float | None] = lambda schedule: None
+    closed_form: ClosedForm | None = None
+    bubble_note: str = "-"
     source: str
     by_cost: bool = False
 
@@ -56,3 +57,11 @@ class Family:
         parameters = list(inspect.signature(self.build).parameters.values())[2:]
         own = {p.name: p.default for p in parameters if p.name != "pipeline"}
         return {"chunks": 2, **own} if self.chunks is None else own
+
+    @property
+    def bubble(self) -> str:
+        """The bubble of equal stages in one line: the closed form and its range, or the note."""
+        form = self.closed_form
+        if form is None:
+            return self.bubble_note
+        return f"{form.formula}; {form.valid}" if form.valid else form.formula

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedules.closed_forms import equal_stages_bubble
+from pipesim.schedules.closed_forms import ClosedForm, units_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.rank_orders import each_rank
 from pipesim.schedules.order.schedule import Schedule
@@ -72,7 +72,7 @@ def gpipe(
         When to rebuild what a forward has not kept: "with_backward", as a part of it; "early", by
         an op R before it, so that it goes on while the gradient is awaited; or "except_last",
         early, but for the last micro-batch, which keeps all (torchgpipe's default). All stages
-        have R; where nothing is to be rebuilt it takes its device's overhead only.
+        have R; where nothing is to be rebuilt it takes no time, and no overhead.
 
     Raises
     ------
@@ -114,8 +114,7 @@ FAMILIES = {
         backward="none",
         warm_up="m",
         peak="1",
-        formula="(p-1)/(m+p-1)",
-        bubble=equal_stages_bubble,
+        closed_form=ClosedForm(formula="(p-1)/(m+p-1)", of_counts=units_bubble),
         source="Huang et al. 2019",
     ),
     "gpipe": Family(
@@ -123,8 +122,11 @@ FAMILIES = {
         summary="all forwards, then all backwards",
         warm_up="m",
         peak="m",
-        formula="(p-1)/(m+p-1)",
-        bubble=lambda s: None if s.separate_recompute else equal_stages_bubble(s),
+        closed_form=ClosedForm(
+            formula="(p-1)/(m+p-1)",
+            valid="recompute with the backward",
+            of_counts=lambda order: None if order.separate_recompute else units_bubble(order),
+        ),
         source="Huang et al. 2019",
     ),
 }

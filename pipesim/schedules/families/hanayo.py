@@ -17,6 +17,7 @@ from typing import Any
 
 from pipesim.base.ops import Kind, Op
 from pipesim.pipeline.placement import Placement
+from pipesim.schedules.closed_forms import ClosedForm, hanayo_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.list_scheduling import (
     HALVES,
@@ -146,7 +147,11 @@ FAMILIES = {
         chunks=None,
         warm_up="varies",
         peak="min(m, p) v chunks",
-        formula="(2p-2)/(3pW+2p-2) at B=2F, m=p",
+        closed_form=ClosedForm(
+            formula="x/(m v T+x), x = (p-min(m, p)) v T+2(min(m, p)-1)B",
+            valid="B >= 2F, m <= p or v = 2",
+            of_times=hanayo_bubble,
+        ),
         source="Liu et al. 2023",
     ),
 }

@@ -19,7 +19,7 @@ from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedules.closed_forms import breadth_first_bubble, interleaved_bubble
+from pipesim.schedules.closed_forms import ClosedForm, interleaved_zb_bubble, looped_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.rank_orders import Pass, each_rank, one_forward_one_backward, weave
 from pipesim.schedules.order.schedule import RankOps, Schedule
@@ -38,8 +38,8 @@ def interleaved(
     What it is for: a fill and drain shorter by the number of chunks v, for v times the messages.
     Warm-up: min(m v, 2(p-r-1)+(v-1)N) forwards of chunks on rank r. Memory: one chunk more than
     that, at most all m v.
-    Bubble with equal stages, no transfers: (p-1)/(m v+p-1). Legal: p <= N <= m, and m mod N is 0
-    or at least p (other remainders idle more, or deadlock).
+    Bubble with equal stages, no transfers: (p-1)/(m v+p-1); with m < p, as with looped_bfs.
+    Legal: p <= N <= m, and m mod N is 0 or at least p (other remainders idle more, or deadlock).
     Source: Narayanan et al., Megatron-LM, 2021.
 
     Parameters
@@ -82,7 +82,8 @@ def interleaved_zb(placement: Placement, microbatches: int) -> Schedule:
     What it is for: the bubble of ZB-1P with the chunks of interleaving. Groups as with
     `grouping="pytorch"`: m a multiple of max(1, m // p). Warm-up: (p-r-1)+(v-1)N forwards of
     chunks on rank r; each W runs r backwards after its I. Memory: warm-up plus r plus one chunks
-    held at most. Bubble: no closed form is published.
+    held at most. Bubble with equal stages, W <= F, m >= p, T = F+I+W a chunk:
+    x/(m v T+x), x = (p-1)(F + max(I-W, 0)); none is published, this one was found by simulation.
     Source: PyTorch's ScheduleInterleavedZeroBubble, after Qi et al. 2024.
 
     Raises
@@ -196,8 +197,9 @@ FAMILIES = {
         chunks=None,
         warm_up="min(m v, 2(p-1-r)+(v-1)N) chunks",
         peak="min(m v, 2(p-1-r)+(v-1)N+1) chunks",
-        formula="(p-1)/(m v+p-1)",
-        bubble=interleaved_bubble,
+        closed_form=ClosedForm(
+            formula="x/(m v+x), x = p-1+(v-1) max(p-m, 0)", of_counts=looped_bubble
+        ),
         source="Narayanan et al. 2021",
     ),
     "interleaved_zb": Family(
@@ -208,7 +210,11 @@ FAMILIES = {
         backward="I, W",
         warm_up="p-1-r+(v-1)N chunks",
         peak="min(m v, p+(v-1)N) chunks",
-        formula="-",
+        closed_form=ClosedForm(
+            formula="x/(m v T+x), x = (p-1)(F+max(I-W, 0))",
+            valid="W <= F, m >= p",
+            of_times=interleaved_zb_bubble,
+        ),
         source="PyTorch; Qi et al. 2024",
     ),
     "looped_bfs": Family(
@@ -218,8 +224,9 @@ FAMILIES = {
         chunks=None,
         warm_up="m v chunks",
         peak="m v chunks",
-        formula="(p-1)/(m v+p-1), m >= p",
-        bubble=breadth_first_bubble,
+        closed_form=ClosedForm(
+            formula="x/(m v+x), x = p-1+(v-1) max(p-m, 0)", of_counts=looped_bubble
+        ),
         source="Lamy-Poirier 2023",
     ),
 }

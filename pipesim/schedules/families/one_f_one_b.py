@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pipesim.pipeline.placement import Placement
-from pipesim.schedules.closed_forms import equal_stages_bubble
+from pipesim.schedules.closed_forms import ClosedForm, units_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.rank_orders import each_rank, one_forward_one_backward, single_stage
 from pipesim.schedules.order.schedule import Schedule
@@ -79,8 +79,7 @@ FAMILIES = {
         summary="one forward, one backward in turn",
         warm_up="min(m, p-1-r)",
         peak="min(m, p-r)",
-        formula="(p-1)/(m+p-1)",
-        bubble=equal_stages_bubble,
+        closed_form=ClosedForm(formula="(p-1)/(m+p-1)", of_counts=units_bubble),
         source="Narayanan et al. 2021",
     ),
     "1f1b_eager": Family(
@@ -88,8 +87,7 @@ FAMILIES = {
         summary="1F1B with twice the warm-up, to hide transfers",
         warm_up="min(m, 2(p-1-r))",
         peak="min(m, 2(p-r)-1)",
-        formula="(p-1)/(m+p-1)",
-        bubble=equal_stages_bubble,
+        closed_form=ClosedForm(formula="(p-1)/(m+p-1)", of_counts=units_bubble),
         source="Zhuang et al. 2023",
     ),
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pipesim.base.checks import check_count
 from pipesim.pipeline.placement import Placement
-from pipesim.schedules.closed_forms import equal_stages_bubble
+from pipesim.schedules.closed_forms import ClosedForm, units_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.one_f_one_b import alternating
 from pipesim.schedules.order.schedule import Schedule
@@ -79,8 +79,7 @@ FAMILIES = {
         summary="1F1B without flush between batches",
         warm_up="min(m, p-1-r)",
         peak="min(m, p-r), and weight versions",
-        formula="(p-1)/(m batches+p-1)",
-        bubble=equal_stages_bubble,
+        closed_form=ClosedForm(formula="(p-1)/(m batches+p-1)", of_counts=units_bubble),
         source="Narayanan et al. 2019",
     ),
     "pipedream_2bw": Family(
@@ -88,8 +87,7 @@ FAMILIES = {
         summary="the same with two weight versions",
         warm_up="min(m, p-1-r)",
         peak="min(m, p-r), weights x 2",
-        formula="(p-1)/(m batches+p-1)",
-        bubble=equal_stages_bubble,
+        closed_form=ClosedForm(formula="(p-1)/(m batches+p-1)", of_counts=units_bubble),
         source="Narayanan et al. 2021",
     ),
 }

@@ -2,17 +2,19 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipesim.base.checks import check_count, hint
 from pipesim.base.errors import ScheduleError
 from pipesim.base.text import count_text
+from pipesim.base.types import FloatArray
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import PLACEMENTS, Placement
+from pipesim.schedules.closed_forms import ClosedForm, equal_times
 from pipesim.schedules.families import (
     chimera,
     dualpipe,
@@ -29,6 +31,9 @@ from pipesim.schedules.families import (
 )
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.order.schedule import Schedule
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The modules of the named schedules, in the order in which they are listed.
 MODULES = (
@@ -168,16 +173,77 @@ def check_options(name: str, options: Mapping[Any, Any]) -> None:
         raise ScheduleError(f"{name} has no option {unknown[0]!r}; {hint(unknown[0], known)}")
 
 
-def closed_form_bubble(schedule: Schedule) -> float | None:
-    """Return the bubble fraction of equal stages under a schedule's family, None if it has none.
+def closed_form_bubble(
+    schedule: Schedule, equal: Callable[[], Pipeline] | None = None
+) -> float | None:
+    """Return the bubble fraction of equal stages by the closed form of a schedule's family.
+
+    None where no formula is known, and outside of its range.
+
+    Parameters
+    ----------
+    schedule
+        The order, as its family built it.
+    equal
+        What makes the pipeline of equal stages. It is called only if the formula goes by times,
+        which gives None without it.
 
     Examples
     --------
     >>> closed_form_bubble(build_schedule("1f1b", ranks=4, microbatches=4)) == 3 / 7
     True
+    >>> pipe = Pipeline.from_costs(1.0, input_grad=1.0, weight_grad=1.0, stages=4)
+    >>> closed_form_bubble(build_schedule("zb_h1", 4, 8), lambda: pipe) == 3 / 27
+    True
     """
+    form = _closed_form(schedule)
+    if form.of_counts is not None:
+        return form.of_counts(schedule)
+    if form.of_times is None or equal is None:
+        return None
+    bubble = float(form.of_times(schedule, equal_times([equal()]))[0])
+    return None if math.isnan(bubble) else bubble
+
+
+def closed_form_bubbles(schedule: Schedule, equal: Sequence[Pipeline]) -> FloatArray:
+    """Return `closed_form_bubble` for K pipelines of equal stages, array (K,); NaN for None."""
+    form = _closed_form(schedule)
+    if form.of_times is not None:
+        return form.of_times(schedule, equal_times(equal))
+    bubble = None if form.of_counts is None else form.of_counts(schedule)
+    return np.full(len(equal), np.nan if bubble is None else bubble)
+
+
+def closed_forms() -> "pd.DataFrame":
+    """Return the closed forms of the bubble fraction of equal stages, one row a schedule.
+
+    Columns: schedule; formula, of idle / (p x makespan) without transfers, "-" where none is
+    known; range, in which it holds, or what is known instead of a formula; source. Outside of
+    its range `run.closed_form` is None. On p ranks with m micro-batches, v chunks a rank and k
+    slices; F, I, W and B = I + W are the times of the ops of a stage, of a chunk where a rank
+    has several; T = F + B; F&B is that of an overlapped pair.
+
+    Examples
+    --------
+    >>> table = closed_forms().set_index("schedule")
+    >>> table.loc["1f1b", "formula"], table.loc["zb_h2", "range"]
+    ('(p-1)/(m+p-1)', 'W <= F, m >= 2p-1')
+    """
+    import pandas as pd
+
+    rows = [
+        (name, "-", f"none known: {family.bubble_note}", family.source)
+        if (form := family.closed_form) is None
+        else (name, form.formula, form.valid or "everywhere", family.source)
+        for name, family in FAMILIES.items()
+    ]
+    return pd.DataFrame(rows, columns=["schedule", "formula", "range", "source"])
+
+
+def _closed_form(schedule: Schedule) -> ClosedForm:
+    """Return the closed form of a schedule's family, one without a function if it has none."""
     family = FAMILIES.get(schedule.family)
-    return None if family is None else family.bubble(schedule)
+    return (family and family.closed_form) or ClosedForm(formula="-")
 
 
 def _placement_on(name: str, family: Family, pipe: Pipeline, chunks: int | None) -> Placement:

@@ -17,7 +17,7 @@ import numpy as np
 from pipesim.base.checks import check_count
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
-from pipesim.schedules.closed_forms import units_bubble
+from pipesim.schedules.closed_forms import ClosedForm, units_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.rank_orders import each_rank, one_forward_one_backward
 from pipesim.schedules.order.schedule import RankOps, Schedule
@@ -128,8 +128,9 @@ FAMILIES = {
         summary="1F1B over slices of micro-batches",
         warm_up="min(m k, p-2-r+k) slices",
         peak="min(m k, p-1-r+k) slices",
-        formula="(p-1)/(m k+p-1)",
-        bubble=lambda s: units_bubble(s) if len(set(s.fractions)) == 1 else None,
+        closed_form=ClosedForm(
+            formula="(p-1)/(m k+p-1)", valid="slices of equal time", of_counts=units_bubble
+        ),
         source="Sun et al. 2024",
     ),
     "terapipe": Family(
@@ -138,8 +139,9 @@ FAMILIES = {
         backward="none",
         warm_up="m k slices",
         peak="1 slice",
-        formula="(p-1)/(m k+p-1)",
-        bubble=lambda s: units_bubble(s) if len(set(s.fractions)) == 1 else None,
+        closed_form=ClosedForm(
+            formula="(p-1)/(m k+p-1)", valid="slices of equal time", of_counts=units_bubble
+        ),
         source="Li et al. 2021",
     ),
 }

@@ -14,7 +14,7 @@ Memory, 2024; the rules of the search, for any costs, are in `v_search.py`.
 from pipesim.base.checks import check_count
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
-from pipesim.pipeline.costs import split_backward_times
+from pipesim.pipeline.cost_tables import split_backward_times
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
 from pipesim.schedules.families.facts import Family
@@ -117,7 +117,7 @@ FAMILIES = {
         backward="I, W",
         warm_up="by cost",
         peak="the limit k, chunks",
-        formula="span 0 to 3p-1 slots, k=2p to p",
+        bubble_note="span 0 to 3p-1 slots, k=2p to p",
         source="Qi et al. 2024, Controllable Memory",
         by_cost=True,
     ),
@@ -129,7 +129,7 @@ FAMILIES = {
         backward="I, W",
         warm_up="by cost",
         peak="p chunks, p+1 if p is odd, 4 if p = 2",
-        formula="span 3p-1 slots at F=I=W",
+        bubble_note="span 3p-1 slots at F=I=W",
         source="Qi et al. 2024, Controllable Memory",
         by_cost=True,
     ),
@@ -141,7 +141,7 @@ FAMILIES = {
         backward="I, W",
         warm_up="by cost",
         peak="2 floor((p+4)/3) chunks",
-        formula="span about 4p slots at F=I=W",
+        bubble_note="span about 4p slots at F=I=W",
         source="Qi et al. 2024, Controllable Memory",
         by_cost=True,
     ),

@@ -18,7 +18,7 @@ from pipesim.base.checks import is_number
 from pipesim.base.errors import ScheduleError
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.pipeline.costs import split_backward_times
+from pipesim.pipeline.cost_tables import split_backward_times
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.placement import Placement
 from pipesim.schedules.families.facts import Family
@@ -149,7 +149,7 @@ FAMILIES = {
         backward="I, W",
         warm_up="by cost",
         peak="the limit",
-        formula="at most that of zb_h1",
+        bubble_note="at most that of zb_h1",
         source="Qi et al. 2024",
         by_cost=True,
     ),
@@ -159,7 +159,7 @@ FAMILIES = {
         backward="I, W",
         warm_up="by cost",
         peak="p stashes",
-        formula="span time (p-1)(F+I-W)",
+        bubble_note="span time (p-1)(F+I-W)",
         source="Qi et al. 2024",
         by_cost=True,
     ),
@@ -169,7 +169,7 @@ FAMILIES = {
         backward="I, W",
         warm_up="by cost",
         peak="2p stashes",
-        formula="span time about 0",
+        bubble_note="span time about 0",
         source="Qi et al. 2024",
         by_cost=True,
     ),

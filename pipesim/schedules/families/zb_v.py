@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
+from pipesim.schedules.closed_forms import ClosedForm, zb_v_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.rank_orders import columns, each_rank
 from pipesim.schedules.order.schedule import RankOps, Schedule
@@ -89,7 +90,11 @@ FAMILIES = {
         backward="I, W",
         warm_up="2(p-r)-1+2r chunks",
         peak="min(2m, 2p) chunks",
-        formula="span time 0 at F=I=W",
+        closed_form=ClosedForm(
+            formula="x/(2m T+x), x = (p-1) max(I, 2(I-W))",
+            valid="F <= I, W <= I, m >= 2p-1",
+            of_times=zb_v_bubble,
+        ),
         source="Qi et al. 2024",
     ),
 }

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipesim.base.ops import Kind
 from pipesim.pipeline.placement import Placement
+from pipesim.schedules.closed_forms import ClosedForm, zb_h1_bubble, zb_h2_bubble
 from pipesim.schedules.families.facts import Family
 from pipesim.schedules.families.rank_orders import each_rank, single_stage, weave
 from pipesim.schedules.order.schedule import RankOps, Schedule
@@ -26,6 +27,7 @@ def zb_h1(placement: Placement, microbatches: int) -> Schedule:
     Warm-up: min(m, p-1-s) forwards on stage s; W runs s micro-batches behind I. Memory: p
     micro-batches at most, (p-s) whole ones and s of which W alone is left.
     Span bubble with equal stages, W <= F, m >= p: time (p-1)(F+I-W). Source: Qi et al. 2024.
+    The bubble fraction, which counts that ranks start and end at different times: `closed_forms`.
     """
     last = placement.stages - 1
 
@@ -49,7 +51,8 @@ def zb_h2(placement: Placement, microbatches: int) -> Schedule:
     Warm-up: min(m, 2(p-s)-1) forwards on stage s; W runs 2s micro-batches behind I. Memory:
     2p-1 micro-batches at most.
     Span bubble with equal stages, W <= F, W <= I, m >= 2p-1: time (p-1)(F+I-2W).
-    Source: Qi et al. 2024.
+    Source: Qi et al. 2024. The bubble fraction, which counts that ranks start and end at different
+    times: `closed_forms`.
     """
     stages = placement.stages
 
@@ -88,7 +91,11 @@ FAMILIES = {
         backward="I, W",
         warm_up="min(m, p-1-r)",
         peak="min(m, p)",
-        formula="span time (p-1)(F+I-W)",
+        closed_form=ClosedForm(
+            formula="x/(m T+x), x = (p-1)(F+I)-(min(m, p)-1) min(I, W)",
+            valid="W <= F, and W <= I if m < p",
+            of_times=zb_h1_bubble,
+        ),
         source="Qi et al. 2024",
     ),
     "zb_h2": Family(
@@ -97,7 +104,11 @@ FAMILIES = {
         backward="I, W",
         warm_up="min(m, 2(p-r)-1)",
         peak="min(m, 2p-1)",
-        formula="span time (p-1)(F+I-2W)",
+        closed_form=ClosedForm(
+            formula="x/(m T+x), x = (p-1)(F+max(I-2W, 0))",
+            valid="W <= F, m >= 2p-1",
+            of_times=zb_h2_bubble,
+        ),
         source="Qi et al. 2024",
     ),
 }

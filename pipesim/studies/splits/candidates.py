@@ -1,4 +1,4 @@
-"""Splits as pipelines: many at once, what their ranks hold, and the one that is found."""
+"""Candidate splits as pipelines, the bytes that their ranks hold, and the best split found."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class BestSplit:
     Parameters
     ----------
     counts
-        Layers of every stage.
+        Number of layers of every stage.
     run
-        Its simulation.
+        The simulated run of the split.
     simulated, splits
-        How many splits were simulated, of how many there are.
+        Number of splits simulated, and number of all splits.
     """
 
     counts: tuple[int, ...]
@@ -41,7 +41,7 @@ class BestSplit:
 def split_pipelines(
     profile: LayerProfile, splits: IntArray, options: Mapping[str, Any], *, sizes: bool
 ) -> Sequence[Pipeline]:
-    """Return the pipelines of some splits, array (splits, stages), to be simulated at once.
+    """Return the pipelines of splits, array (splits, stages), to be simulated together.
 
     Their costs are those of `LayerProfile.split` but for the rounding of sums. Where stages send
     different `sizes`, and those matter, each is a pipeline of its own; or else only arrays of costs
@@ -67,18 +67,18 @@ def split_pipeline(
     training: Training | None,
     options: Mapping[str, Any],
 ) -> Pipeline:
-    """Return the pipeline of a split, with what its ranks hold under a training."""
+    """Return the pipeline of a split, with the bytes that its ranks hold in a training."""
     pipe = profile.split(counts, **options)
     return pipe if training is None else training.holding(pipe)
 
 
 def held_by_stage(schedule: Schedule) -> list[float]:
-    """Return the most micro-batches that each stage holds, slices of them as parts."""
+    """Return the most micro-batches in flight on each stage, slices as fractions of them."""
     return [peak / schedule.slices for peak in schedule.peak_in_flight_by_stage()]
 
 
 def over_memory(schedule: Schedule, pipe: Pipeline) -> int:
-    """Return how many bytes all ranks together hold more than their devices have memory for."""
+    """Return the bytes held beyond the memory of the devices, summed over the ranks."""
     return sum(
         max(held - device.memory_bytes, 0)
         for held, device in zip(

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipesim.base.ops import Kind
 from pipesim.base.types import Progress
+from pipesim.engine.op_costs import stage_ms
 from pipesim.pipeline.layers import LayerProfile
 from pipesim.pipeline.partition.partition import DEVICE_OPTIONS, fair_split
 from pipesim.pipeline.pipeline import Pipeline
@@ -37,7 +37,7 @@ class Choice:
     @property
     def stage_ms(self) -> list[float]:
         """Time of one micro-batch on every stage, on its device [ms]."""
-        return stage_times(self.run.pipeline, self.run.schedule)
+        return stage_ms(self.run.schedule, self.run.pipeline)
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -201,18 +201,6 @@ def plain_choice(choice: Choice) -> dict[str, Any]:
         "peak_bytes": list(choice.held),
         "over_memory": choice.over,
     }
-
-
-def stage_times(pipe: Pipeline, schedule: Schedule) -> list[float]:
-    """Return what one micro-batch takes on every stage, on its device [ms]."""
-    backward = [Kind.B] if Kind.B in schedule.kinds else [Kind.I, Kind.W]
-    times = [0.0] * len(pipe.stages)
-    for kind in (kind for kind in (Kind.F, *backward) if kind in schedule.kinds):
-        for stage, rank in enumerate(schedule.placement.rank_of):
-            device, cost = pipe.devices[rank], pipe.stages[stage].cost(kind)
-            assert cost is not None  # or else it could not have been run
-            times[stage] += float(cost) / device.speed + device.overhead_ms
-    return times
 
 
 def _fair(

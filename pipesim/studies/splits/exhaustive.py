@@ -12,7 +12,7 @@ from pipesim.pipeline.partition.min_max import compositions
 from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
-from pipesim.run.lower_bound import makespan_bound
+from pipesim.run.lower_bound import makespan_bounds
 from pipesim.run.resolve import ScheduleLike, resolve_schedule
 from pipesim.run.simulate import simulate
 from pipesim.studies.splits.candidates import (
@@ -39,7 +39,7 @@ def best_split(
 ) -> BestSplit:
     """Return the contiguous split of layers with the shortest simulated step.
 
-    All splits without empty stages are in the race; only those whose lower bound is not above
+    All splits without empty stages are considered; only those whose lower bound is not above
     the best step so far are simulated, and only where no rank holds more than its `memory_bytes`.
     Ties within 1e-9 go to the smaller slowest stage, then to the first in order.
 
@@ -52,7 +52,7 @@ def best_split(
     schedule, microbatches, options
         As for `simulate`.
     training
-        What is held for the parameters besides themselves; by default nothing.
+        Training that decides the bytes held besides the parameters; by default none are.
     progress
         Called with the number of splits whose lower bound is known, and of all splits.
     pipeline_options
@@ -87,7 +87,7 @@ def best_split(
     order = resolve_schedule(pipeline(candidates[0]), schedule, microbatches, options)
     bounds = np.empty(splits)
     for number, counts in enumerate(candidates):
-        bounds[number] = makespan_bound(order, pipeline(counts))
+        bounds[number] = makespan_bounds(order, [pipeline(counts)])[0]
         if progress is not None:
             progress(number + 1, splits)
     finished: list[tuple[float, float, int]] = []
@@ -106,7 +106,7 @@ def best_split(
     if not finished:
         peaks = held_by_stage(order)
         devices = pipeline(candidates[0]).devices
-        # It says what would be needed.
+        # Its error, if it raises one, names the memory that is needed.
         fair_split(profile, order.placement, devices, in_flight=peaks, training=training)
         raise ValueError(f"none of the {splits:,} splits keeps every rank within its memory")
     tied = [entry for entry in finished if entry[0] <= shortest * (1 + TIE)]

@@ -1,4 +1,4 @@
-"""A split made better by simulation: layers move between stages as long as that helps."""
+"""A split refined by simulation: layers move between stages as long as that helps."""
 
 from collections.abc import Sequence
 from math import comb
@@ -42,7 +42,7 @@ def refine_split(
     progress: Progress | None = None,
     **pipeline_options: Any,
 ) -> BestSplit:
-    """Return a split with a shorter simulated step, never a longer one than that it is given.
+    """Return a refined split, whose simulated step is never longer than that of the given one.
 
     A move takes one layer from a stage and gives it to another, near or far; the stages between
     hand one on. From the given split, and from the min-max splits by time and by number of
@@ -56,11 +56,11 @@ def refine_split(
     profile
         The layers.
     counts
-        Layers of every stage to begin with.
+        Number of layers of every stage to begin with.
     schedule, microbatches, options, protocol, queue_capacity, eager_limit_bytes
         As for `simulate`.
     training
-        What is held for the parameters besides themselves; by default nothing.
+        Training that decides the bytes held besides the parameters; by default none are.
     progress
         Called with the moves of one round that have been simulated, and all of them.
     pipeline_options
@@ -95,7 +95,7 @@ def refine_split(
     sizes = eager_limit_bytes is not None or pipeline_options.get("bandwidth_gb_s") is not None
 
     def times_of(splits: Any) -> FloatArray:
-        """Return the makespans of some splits [ms], simulating those that are not known yet."""
+        """Return the makespans of splits [ms]; those not known yet are simulated."""
         rows = list(map(tuple, splits.tolist()))
         new = np.array([number for number, row in enumerate(rows) if row not in known], dtype=int)
         for begin in range(0, len(new), BLOCK):
@@ -112,7 +112,7 @@ def refine_split(
         return over_memory(order.made_for(pipe), pipe)
 
     def within(counts: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a split nearby in which all ranks hold less, within their memory if there is."""
+        """Return a split nearby that exceeds the memory of its ranks less, or not at all."""
         left = over(counts)
         while left:
             others = list(map(tuple, moves(counts).tolist()))
