@@ -16,7 +16,7 @@ from engine import processor, seconds
 import pipesim as ps
 from pipesim.base.text import text_table
 from pipesim.pipeline.components import Device
-from pipesim.pipeline.partition import device_order
+from pipesim.pipeline.partition.device_order import device_order
 from pipesim.pipeline.partition.partition import fair_split
 from pipesim.pipeline.placement import linear_placement
 

@@ -154,11 +154,10 @@ def test_what_unequal_stages_add_to_the_idle_time(experiment, tmp_path):
     assert (table.floor <= table.bubble + 1e-12).all()
     equal = table[table.spread == 0]
     assert equal.longer.abs().max() < 1e-12
-    assert equal.bubble.to_numpy() == pytest.approx(equal.reference.to_numpy(), rel=1e-12)
-    assert (table.closed_form.isna() == (table.schedule == "zb_h1")).all()
+    assert equal.bubble.to_numpy() == pytest.approx(equal.closed_form.to_numpy(), rel=1e-12)
     assert (table.groupby(["schedule", "ranks", "microbatches"]).longer.diff().dropna() > 0).all()
     # The same work: what a rank idles longer is what the step gets longer.
-    longer = (1 - table.reference) / (1 - table.bubble) - 1
+    longer = (1 - table.closed_form) / (1 - table.bubble) - 1
     assert table.longer.to_numpy() == pytest.approx(longer.to_numpy(), rel=0.01, abs=1e-3)
 
 
@@ -215,7 +214,7 @@ def test_a_slow_link_hurts_most_at_the_end(experiment, tmp_path):
 
 @of("10_slow_link")
 def test_all_links_slow_cost_little_more_than_twice_one(experiment):
-    from pipesim.schedules.closed_forms import one_f_one_b_makespan
+    from tests.schedules.theory import one_f_one_b_makespan
 
     p, m = experiment.RANKS, experiment.MICROBATCHES
     costs = [experiment.FORWARD_MS] * p, [experiment.BACKWARD_MS] * p

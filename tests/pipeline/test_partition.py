@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import pipesim as ps
 from pipesim.pipeline.components import Device
-from pipesim.pipeline.partition import device_order
-from pipesim.pipeline.partition.device_order import _swapped
+from pipesim.pipeline.partition.device_order import _swapped, device_order
 from pipesim.pipeline.partition.loads import make_problem, stage_loads
 from pipesim.pipeline.partition.min_max import compositions, moves
 from pipesim.pipeline.partition.partition import fair_split
