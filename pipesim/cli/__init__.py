@@ -1,49 +1,60 @@
 """The command line: `pipesim`, also `python -m pipesim`.
 
 Exit status: 0 done; 2 bad input; 3 the run cannot finish: it hangs, or is over
-a memory limit. What a command needs is imported when
-it runs, so that `--help` is quick.
+a memory limit. A command's flags are loaded when it is given, and what it needs
+when it runs, so that `--help` is quick.
 """
 
 import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from importlib import import_module
 
 from pipesim.base.errors import DeadlockError, MemoryLimitError, PipesimError
-from pipesim.cli import check, compare, lower, profile, run, schedules, split, sweep
 
 BAD_INPUT, CANNOT_FINISH = 2, 3
 
 
-COMMANDS = (
-    run,
-    compare,
-    sweep,
-    profile,
-    split,
-    lower,
-    schedules,
-    check,
-)
+# Each is a file of this name, with `add`, which adds its flags, and a line of help.
+COMMANDS = {
+    "run": "simulate one step",
+    "compare": "run several schedules on one config",
+    "sweep": "run a config for every combination of its [sweep] axes",
+    "profile": "measure the layers of a PyTorch model",
+    "split": "split the layers of a config into stages",
+    "lower": "print the instructions of every rank, sends and receives among them",
+    "schedules": "list the schedules and what is known of them",
+    "check": "check a schedule file",
+}
 
 
-def build_parser() -> ArgumentParser:
-    """Return the parser of the command line."""
+def build_parser(only: str | None = None) -> ArgumentParser:
+    """Return the parser of the command line.
+
+    Parameters
+    ----------
+    only
+        The command that is given: no other one's file is loaded; by default all are.
+    """
     parser = ArgumentParser(
         prog="pipesim",
         description="Simulate pipeline-parallel training with unequal stages, op by op.",
         epilog="Exit status: 0 done; 2 bad input; 3 the run cannot finish.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add(commands)
+    for name, words in COMMANDS.items():
+        if only in (None, name):
+            import_module(f"pipesim.cli.{name}").add(commands, words)
+        else:
+            commands.add_parser(name, help=words)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    arguments = build_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = build_parser(only=given[0] if given else "").parse_args(given)
     try:
         arguments.execute(arguments)
         if sys.stdout is not None:  # it is when it was closed

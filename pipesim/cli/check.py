@@ -22,11 +22,11 @@ MOST_OPS = 20_000  # in a file up to which all protocols are tried
 SHOWN = 50  # faults on the screen; in JSON there are all of them
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
     check = commands.add_parser(
         "check",
-        help="check a schedule file",
+        help=words,
         description=(
             "Check a CSV file of PyTorch's pipelining: every fault with its place, or what the "
             "schedule is."

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pipesim.studies.compare import Comparison
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
     compare = commands.add_parser(
         "compare",
-        help="run several schedules on one config",
+        help=words,
         description="Run several schedules on the stages of one config, fastest first.",
     )
     add_config_argument(compare)

@@ -15,11 +15,11 @@ from pipesim.cli.flags import (
 from pipesim.cli.outputs import to_json
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
     lower = commands.add_parser(
         "lower",
-        help="print the instructions of every rank, sends and receives among them",
+        help=words,
         description="Print what every rank does in order under a protocol, side by side; slots "
         "are no times. Exit status 3 if it hangs.",
     )

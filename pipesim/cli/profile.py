@@ -36,11 +36,11 @@ LAYERS_CONFIG = """\
 """
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
     profile = commands.add_parser(
         "profile",
-        help="measure the layers of a PyTorch model",
+        help=words,
         description="Measure what each layer of a PyTorch model takes for one micro-batch: time of "
         "forward, input and weight gradient, bytes, floating-point operations.",
         epilog=(

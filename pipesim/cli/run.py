@@ -64,11 +64,11 @@ RUN_FLAGS = {
 }
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
     run = commands.add_parser(
         "run",
-        help="simulate one step",
+        help=words,
         description="Simulate one step, and say where the time goes.",
         epilog=(
             "examples:\n"

@@ -7,11 +7,9 @@ from pipesim.cli.flags import Commands, add_json_flag
 from pipesim.cli.outputs import to_json
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
-    schedules = commands.add_parser(
-        "schedules", help="list the schedules and what is known of them"
-    )
+    schedules = commands.add_parser("schedules", help=words)
     add_json_flag(schedules)
     schedules.set_defaults(execute=schedules_command)
 

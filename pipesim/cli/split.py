@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 MOST_COUNTS = 16  # stages whose layers are listed one by one
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
     split = commands.add_parser(
         "split",
-        help="split the layers of a config into stages",
+        help=words,
         description="Split the layers of a config into stages: the ways to do it side by side, "
         "and the stages of one of them. No rank holds more than its devices.memory_bytes.",
         epilog="The config has [layers] with a file, and [devices] with ranks unless it gives a "

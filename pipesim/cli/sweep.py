@@ -25,11 +25,11 @@ MOST_SHARED = 40  # characters of a value that points have in common
 MOST_CURVES = 6  # that can be told apart
 
 
-def add(commands: Commands) -> None:
+def add(commands: Commands, words: str) -> None:
     """Add the command and its flags to the command line."""
     sweep = commands.add_parser(
         "sweep",
-        help="run a config for every combination of its [sweep] axes",
+        help=words,
         description="Run a config for every combination of the axes in its section [sweep].",
         epilog="A point that fails is a row with its error. Exit status 2 if all do, 130 if "
         "interrupted.",
