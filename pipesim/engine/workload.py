@@ -19,7 +19,7 @@ class Workload:
     Parameters
     ----------
     duration
-        Of the op: cost/speed + overhead [ms]; of an overlapped pair the same for both.
+        Duration of the op [ms]; of an overlapped pair the same for both.
     second
         Whether the op runs together with the one right before it.
     producer
@@ -27,7 +27,7 @@ class Workload:
     local_input
         Number of the op of the same stage that must come before it; -1 for none.
     wire, latency
-        Of the message with its output to another rank: time on the wire, then until it is
+        Times of the message with its output to another rank: on the wire, then until it is
         there [ms].
     meets
         Whether the message, where sends and receives are instructions, waits for its receiver:

@@ -51,7 +51,7 @@ class LayerProfile:
         What a stage keeps more if the layer is its first: its input, where the layer does not need
         it; or its last: its output, where it does, and counts at the layer after it.
     param_bytes, output_bytes
-        Of the parameters, and of the activation handed on.
+        Sizes of the parameters, and of the activation handed on.
     source
         Where the numbers come from: shown with a pipeline made of them.
     names

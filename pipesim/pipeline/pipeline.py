@@ -140,9 +140,9 @@ class Pipeline:
             "linear", "looped", "v_shape", "wave", "bidirectional", or a Placement; by default
             linear, or looped where there are fewer ranks than stages.
         speed, overhead_ms, memory_bytes
-            Of the devices: a number, or one a rank.
+            Values of the devices: a number, or one a rank.
         latency_ms, bandwidth_gb_s
-            Of the links: a number, one a stage boundary, or a mapping of rank pairs
+            Values of the links: a number, one a stage boundary, or a mapping of rank pairs
             `{(0, 1): 0.5}`, where a pair that is not named takes no time.
         stash_bytes, rebuilt_bytes, output_bytes, input_grad_frees_bytes
             Of the stages: a number, or one a stage.
@@ -287,7 +287,7 @@ class Pipeline:
         return replace(self, stages=changed)
 
     def regroup(self, chunks: int) -> "Pipeline":
-        """Return the pipeline with neighbouring stages merged to so many a rank.
+        """Return the pipeline with neighbouring stages merged, `chunks` of them left on each rank.
 
         Costs and sizes add up; a merged stage is named after those that it is made of. So 1F1B
         (one stage a rank) and interleaved schedules can be compared on one config. The links

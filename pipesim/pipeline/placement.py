@@ -180,7 +180,7 @@ PLACEMENTS: dict[str, Callable[[int, int], Placement]] = {
 
 
 def default_ranks(placement: str, stages: int) -> int:
-    """Return on how many ranks so many stages live by default: two a rank in a V or a wave."""
+    """Return the default number of ranks for a number of stages: half of it in a V or a wave."""
     return max(1, stages // 2) if placement in ("v_shape", "wave") else stages
 
 

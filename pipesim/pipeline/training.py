@@ -48,9 +48,9 @@ class Training:
     zero
         0, 1, 2 or 3: what the replicas split among them (see above).
     bytes_per_param, grad_bytes_per_param, optimizer_bytes_per_param
-        Of a parameter as it computes, of its gradient, of what the optimizer keeps for it.
+        Bytes of a parameter as it computes, of its gradient, of what the optimizer keeps for it.
     latency_ms, bandwidth_gb_s
-        Of the network between replicas; by default it takes no time.
+        Latency and bandwidth of the network between replicas; by default it takes no time.
     overlap
         Whether a stage's gradients are reduced while its rank computes on, or when it is through.
     optimizer_ms
@@ -160,7 +160,7 @@ class Training:
         return replace(pipe, stages=tuple(stages))
 
     def state(self, param_bytes: int) -> State:
-        """Return what one replica holds for so many bytes of parameters; parts are rounded up."""
+        """Return the bytes that one replica holds for parameters of this size, rounded up."""
 
         def part(size: float, from_level: int) -> int:
             return ceil(size / self.replicas if self.zero >= from_level else size)
@@ -172,7 +172,7 @@ class Training:
         )
 
     def grad_bytes(self, param_bytes: int) -> float:
-        """Return the bytes of the gradients of so many bytes of parameters."""
+        """Return the bytes of the gradients of parameters of this size."""
         return param_bytes * self.grad_bytes_per_param / self.bytes_per_param
 
     def _optimizer_bytes(self, param_bytes: int) -> float:

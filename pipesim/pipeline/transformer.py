@@ -3,7 +3,7 @@
 For a model that nobody has measured yet: FLOPs, parameters, bytes, and a profile of its layers
 with times estimated from FLOPs.
 
-Of one micro-batch of b sequences of s tokens; hidden h, a heads, g of keys and values, MLP of
+For one micro-batch of b sequences of s tokens; hidden h, a heads, g of keys and values, MLP of
 width f, vocabulary V, t tensor-parallel ranks, 2 bytes an element, sp = sequence parallelism:
 
     matrices    N = h(h + 2hg/a) + h^2 + 2hf; gated 3hf             12h^2 for f = 4h, g = a
@@ -79,7 +79,7 @@ class Transformer:
     sequence_parallel
         Whether they share what lies between the matrices, too.
     element_bytes
-        Of a parameter and of an activation.
+        Bytes of a parameter and of an activation.
 
     Raises
     ------
@@ -185,7 +185,7 @@ class Transformer:
         Parameters
         ----------
         peak_tflops
-            Of one device [10^12 FLOP/s].
+            Peak rate of one device [10^12 FLOP/s].
         efficiency
             The share of it that is reached, up to 1.
         memory_gb_s

@@ -24,7 +24,7 @@ def run_config(run: Run, options: Mapping[str, Any] | None = None) -> dict[str, 
         What was simulated. Its schedule is told by name: one from a file or of one's own is not
         in the config.
     options
-        Of the schedule: a run does not know what its schedule was made with.
+        Options of the schedule: a run does not know what its schedule was made with.
 
     Examples
     --------

@@ -43,7 +43,8 @@ def write_trace(
         chrome://tracing and ui.perfetto.dev open and `read_chrome_trace` reads back; .pftrace,
         Perfetto's own, which is smaller.
     options
-        Of the schedule, for the metadata: a run does not know what its schedule was made with.
+        Options of the schedule, for the metadata: a run does not know what its schedule was made
+        with.
 
     Raises
     ------

@@ -52,7 +52,7 @@ def simulate(
         Under any other protocol than "eager": messages up to this size never wait for their
         receivers; None: all do.
     options
-        Of the schedule, where it is given by name or as a function.
+        Options of the schedule, where it is given by name or as a function.
     memory_limit
         Whether no rank may go over the `memory_bytes` of its device.
     progress

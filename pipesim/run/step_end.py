@@ -63,7 +63,7 @@ class StepEnd:
     through
         When each rank is through with its ops, array (replicas, ranks).
     reduce, gather
-        Of the gradients before the optimizer; of the parameters after it, if they are.
+        Collectives of the gradients before the optimizer, and of the parameters after it, if any.
     tied_start, tied_end
         Reduction between the first and the last stage, arrays (replicas, directions); NaN where
         there is none.
@@ -72,7 +72,7 @@ class StepEnd:
     began, updated
         When a rank's optimizer starts and when it is through, arrays (replicas, ranks).
     optimizer_start, optimizer_end
-        Of each copy of a stage, arrays (replicas, directions, stages).
+        When the optimizer runs for each copy of a stage, arrays (replicas, directions, stages).
     done
         When a rank is through with everything, array (replicas, ranks).
     """
@@ -187,7 +187,7 @@ def end_costs(training: Training, pipes: Sequence[Pipeline], placement: Placemen
 def last_backwards(program: Program, spans: Spans) -> FloatArray:
     """Return when each stage's last backward ends, array (directions, stages) [ms].
 
-    Of a copy without micro-batches, the first start.
+    For a copy without micro-batches it is the first start.
     """
     schedule = program.order
     ends = np.full(schedule.placement.table.shape, spans.begin)

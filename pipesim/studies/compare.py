@@ -43,7 +43,7 @@ class Comparison:
         The shortest step first, then by memory; forward-only ones last. Of several replicas the
         slowest one's.
     microbatches
-        Of one batch.
+        Number of micro-batches of one batch.
     step_ms
         The step of one batch by schedule [ms]; with reductions and optimizer for those `ended`.
     ended
@@ -114,7 +114,7 @@ def compare(
     microbatches
         Number of micro-batches m of one batch; by default that of the first Schedule or file.
     options
-        Of the schedules: each gets those that it has.
+        Options of the schedules: each gets those that it has.
     training
         How the pipeline is trained: the steps then have their reductions and optimizer.
     progress

@@ -38,7 +38,7 @@ class SplitProblem(NamedTuple):
     memory
         Bytes that each rank can hold, array (ranks,); infinite without a limit.
     rank_of
-        Of every stage, array (stages,).
+        The rank of every stage, array (stages,).
     """
 
     loads: Loads
@@ -120,7 +120,7 @@ def stage_loads(profile: LayerProfile, by: str, devices: Sequence[Device]) -> Lo
 def stage_bytes(
     profile: LayerProfile, in_flight: Sequence[float], training: Training | None
 ) -> Loads:
-    """Return what each stage holds on its rank, where it has so many micro-batches in flight.
+    """Return the bytes that each stage holds on its rank with its micro-batches in flight.
 
     Parts of a byte are rounded up for every layer. What a stage keeps for having a layer as its
     first or last is taken at its largest, whichever that is: never too little.

@@ -114,7 +114,7 @@ def part_ends(
 
 
 def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yield every way to write a total as a sum of so many positive counts, in order.
+    """Yield every way to write a total as a sum of a number of positive counts, in order.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The ops on a page's chart: bars, what is told of them, and the micro-batches in them."""
+"""The ops on a page's chart: bars, their tooltips, and the micro-batches in them."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

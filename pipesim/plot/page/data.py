@@ -37,7 +37,7 @@ class Picture:
         How much sooner the run ends than the slowest of those beside it, if it does: from when to
         when [ms], and as text.
     begin, end
-        Of the time axis [ms].
+        Limits of the time axis [ms].
     shares
         A text a rank: how much of the time it is idle.
     darker

@@ -67,7 +67,7 @@ def gpipe(
     microbatches
         Number of micro-batches m.
     order
-        Of the backwards: "lifo", the last micro-batch first, or "fifo", as PyTorch does.
+        Order of the backwards: "lifo", the last micro-batch first, or "fifo", as PyTorch does.
     recompute
         When to rebuild what a forward has not kept: "with_backward", as a part of it; "early", by
         an op R before it, so that it goes on while the gradient is awaited; or "except_last",

@@ -35,7 +35,7 @@ def list_schedule(
     first
         The ops that are ready from the start.
     rank_of, after, slots
-        Of an op: its rank, the op that becomes ready when it ends (or None), its length.
+        Functions of an op: its rank, the op that becomes ready when it ends (or None), its length.
     fits, take
         Whether a rank has room for an op now; and the account of an op that it takes.
     urgency

@@ -26,7 +26,7 @@ def one_forward_one_backward(
     forward, backward
         The stages and micro-batches of either, equally many.
     kinds
-        Of the one and the other.
+        The ops of the one and of the other.
     """
     count = len(forward[0])
     warm_up = min(warm_up, count)
