@@ -176,7 +176,7 @@ FAMILIES = {
         closed_form=ClosedForm(
             formula="1-(m T-(m-(5p/2-1)/2-2/p) D)/(m T-(m-p-1) D+(p/2-1)(F&B+F-W-min(I, W))), "
             "D = T-F&B",
-            valid="F >= I, F&B >= F, F&B >= B",
+            valid="F >= I, F&B >= F, F&B >= B, no overhead",
             of_times=dualpipe_bubble,
         ),
         source="DeepSeek-AI 2024",
@@ -192,7 +192,7 @@ FAMILIES = {
         closed_form=ClosedForm(
             formula="1-(2m T-(2m-(5p-1)/2-1/p) D)/(2m T-(2m-2p-1) D+(p-1)(F&B+F-W-min(I, W))), "
             "D = T-F&B",
-            valid="F >= I, F&B >= F, F&B >= B",
+            valid="F >= I, F&B >= F, F&B >= B, no overhead",
             of_times=dualpipe_bubble,
         ),
         source="DeepSeek-AI 2025",

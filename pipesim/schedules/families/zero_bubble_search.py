@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pipesim.base.types import FloatArray
 
+F, I, W = range(3)  # places of the kinds of pass in durations and counts
 Orders = list[list[tuple[str, int]]]
 Score = tuple[float, float, float]
 Setting = tuple[tuple[float, float, float], int]  # (gap, first_wait, wait), in_flight: _simulate
@@ -135,23 +136,23 @@ def _simulate(problem: _Problem, setting: list[Setting], given: Orders | None = 
         f_due = f_at[s][k] if k < len(f_at[s]) and (given or k - j < in_flight) else inf
         i_due = i_at[s][j] if j < len(i_at[s]) else inf
         if given:
-            kind = "FIW".index(given[s][k + j + w][0]) if w < m else 2
+            kind = "FIW".index(given[s][k + j + w][0]) if w < m else W
             due = (f_due, i_due, now if w < m else inf)[kind]
-            if kind == 0 and held[s] + 1 > most[s]:
+            if kind == F and held[s] + 1 > most[s]:
                 given = None
                 for rank in range(p):  # those that waited may have something else to do now
                     heappush(events, (now, rank))
                 continue
         elif i_due <= now + soon:
-            kind, due = 1, i_due
+            kind, due = I, i_due
         else:
             ready, fits = f_due <= now + soon, held[s] + 1 <= most[s]
             until = i_due if ready else min(i_due, f_due)
             share = wait if j else first_wait
-            if ready and fits and i_due >= now + share * durations[0][s][k]:
-                kind, due = 0, f_due
-            elif w < j and ((ready and not fits) or until >= now + gap * durations[2][s][w]):
-                kind, due = 2, now
+            if ready and fits and i_due >= now + share * durations[F][s][k]:
+                kind, due = F, f_due
+            elif w < j and ((ready and not fits) or until >= now + gap * durations[W][s][w]):
+                kind, due = W, now
             else:
                 continue  # until something arrives
         if due > now + soon:
@@ -163,12 +164,12 @@ def _simulate(problem: _Problem, setting: list[Setting], given: Orders | None = 
         done[s][kind] += 1
         first[s] = min(first[s], start)
         held[s] += (1, -freed[s], freed[s] - 1)[kind]
-        if kind == 0 and s == p - 1:
+        if kind == F and s == p - 1:
             i_at[s].append(end)
-        elif kind == 0:
+        elif kind == F:
             f_at[s + 1].append(end + hop[s])
             heappush(events, (end + hop[s], s + 1))
-        elif kind == 1 and s > 0:
+        elif kind == I and s > 0:
             i_at[s - 1].append(end + hop[s - 1])
             heappush(events, (end + hop[s - 1], s - 1))
     return _Run(orders, first, free)
