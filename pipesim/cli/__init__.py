@@ -1,8 +1,8 @@
 """The command line: `pipesim`, also `python -m pipesim`.
 
-Exit status: 0 done; 2 bad input; 3 the run cannot finish: it hangs, or is over
-a memory limit. A command's flags are loaded when it is given, and what it needs
-when it runs, so that `--help` is quick.
+Exit status: 0 done; 2 bad input; 3 the run cannot finish: it hangs, or is over a memory limit.
+A command's flags are loaded when it is given, and what it needs when it runs, so that `--help` is
+quick.
 """
 
 import os
@@ -15,8 +15,8 @@ from pipesim.base.errors import DeadlockError, MemoryLimitError, PipesimError
 
 BAD_INPUT, CANNOT_FINISH = 2, 3
 
-
-# Each is a file of this name, with `add`, which adds its flags, and a line of help.
+# Each is a file of this name, whose `add` adds its flags. The line of help stands here, as `--help`
+# shows it without loading the file.
 COMMANDS = {
     "run": "simulate one step",
     "compare": "run several schedules on one config",

@@ -16,7 +16,7 @@ class CostVariants(Sequence[Pipeline]):
     """K pipelines as a base and the costs to put into it; each is made when it is asked for.
 
     A Pipeline checks and keeps every stage as an object, which takes longer than simulating it
-    among thousands. Here nothing is checked: `values` must be amounts that stages take.
+    among thousands. Here nothing is checked: `costs` must be amounts that stages take.
 
     Parameters
     ----------

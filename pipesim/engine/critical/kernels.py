@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
-from pipesim.engine.graph.marks import END
+from pipesim.engine.graph.marks import END, MIDDLE, START
 
 
 @njit(cache=True)
@@ -30,7 +30,7 @@ def slack_of_moments(
     slack = np.full(len(times), np.inf)
     for place in range(len(order) - 1, -1, -1):
         node = order[place]
-        start, middle, end = 3 * node, 3 * node + 1, 3 * node + 2
+        start, middle, end = 3 * node + START, 3 * node + MIDDLE, 3 * node + END
         if counts[node]:
             gap = makespan - times[end]
             slack[end] = min(slack[end], gap if gap > tie else 0.0)

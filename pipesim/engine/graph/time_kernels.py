@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from pipesim.base.types import BoolArray, FloatArray, Int32Array, IntArray
+from pipesim.engine.graph.marks import END, MIDDLE, START
 
 # States of a node in a depth-first search; a doomed one is on the way, and waits for a cycle.
 UNSEEN, ON_THE_WAY, DONE, STUCK, DOOMED = range(5)
@@ -73,9 +74,9 @@ def evaluate(
         for edge in range(first[node], first[node + 1]):
             start = max(start, times[awaited[edge]])
         middle = start + first_cost[node]
-        times[3 * node] = start
-        times[3 * node + 1] = middle
-        times[3 * node + 2] = middle + second_cost[node]
+        times[3 * node + START] = start
+        times[3 * node + MIDDLE] = middle
+        times[3 * node + END] = middle + second_cost[node]
     return times
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from pipesim.base.types import FloatArray, Int32Array, Progress
 from pipesim.engine.graph.deadlock import deadlock_error
 from pipesim.engine.graph.event_graph import EventGraph, cached_graph
+from pipesim.engine.graph.marks import END, START
 from pipesim.engine.replay.cost_index import CostIndex
 from pipesim.engine.trace import Spans
 from pipesim.engine.workload import Workload
@@ -80,11 +81,11 @@ def _spans(graph: EventGraph, workload: Workload) -> Spans:
     program = graph.program
     times = graph.times(*graph.costs(workload.duration, workload.wire, workload.latency))
     ops = graph.enter[program.instruction_of_op]
-    end = times[ops, 2]
+    end = times[ops, END]
     sent = np.flatnonzero(program.source >= 0)
     departure, arrival = np.full(len(end), np.nan), np.full(len(end), np.nan)
-    departure[sent] = times[graph.transfer[sent], 0]
-    arrival[sent] = times[graph.transfer[sent], 2]
+    departure[sent] = times[graph.transfer[sent], START]
+    arrival[sent] = times[graph.transfer[sent], END]
     there = np.where(np.isnan(arrival), end, arrival)  # when the output is where it is taken
     ready = np.where(workload.producer >= 0, there[workload.producer], 0.0)
     ready = np.maximum(ready, np.where(workload.local_input >= 0, end[workload.local_input], 0.0))
@@ -93,9 +94,9 @@ def _spans(graph: EventGraph, workload: Workload) -> Spans:
     enter, leave = np.zeros(0), np.zeros(0)
     if program.listed:
         computes = program.computes
-        enter = np.where(computes, np.nan, times[graph.enter, 0])
-        leave = np.where(computes, np.nan, times[graph.leave, 2])
-    return Spans(ready, times[ops, 0], end, departure, arrival, enter, leave)
+        enter = np.where(computes, np.nan, times[graph.enter, START])
+        leave = np.where(computes, np.nan, times[graph.leave, END])
+    return Spans(ready, times[ops, START], end, departure, arrival, enter, leave)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

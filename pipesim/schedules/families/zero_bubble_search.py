@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from pipesim.base.types import FloatArray
 
-F, I, W = range(3)  # places of the kinds of pass in durations and counts
+PASSES = "FIW"
+F, I, W = range(len(PASSES))  # places in durations and counts: no codes of `Kind`
 Orders = list[list[tuple[str, int]]]
 Score = tuple[float, float, float]
 Setting = tuple[tuple[float, float, float], int]  # (gap, first_wait, wait), in_flight: _simulate
@@ -136,7 +137,7 @@ def _simulate(problem: _Problem, setting: list[Setting], given: Orders | None = 
         f_due = f_at[s][k] if k < len(f_at[s]) and (given or k - j < in_flight) else inf
         i_due = i_at[s][j] if j < len(i_at[s]) else inf
         if given:
-            kind = "FIW".index(given[s][k + j + w][0]) if w < m else W
+            kind = PASSES.index(given[s][k + j + w][0]) if w < m else W
             due = (f_due, i_due, now if w < m else inf)[kind]
             if kind == F and held[s] + 1 > most[s]:
                 given = None
@@ -160,7 +161,7 @@ def _simulate(problem: _Problem, setting: list[Setting], given: Orders | None = 
         start = max(now, due)
         free[s] = end = start + durations[kind][s][done[s][kind]]
         heappush(events, (end, s))
-        orders[s].append(("FIW"[kind], done[s][kind]))
+        orders[s].append((PASSES[kind], done[s][kind]))
         done[s][kind] += 1
         first[s] = min(first[s], start)
         held[s] += (1, -freed[s], freed[s] - 1)[kind]
