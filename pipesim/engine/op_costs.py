@@ -97,11 +97,11 @@ def op_times(schedule: Schedule, pipelines: Sequence[Pipeline]) -> OpTimes:
 
 def _each_op(schedule: Schedule, pipelines: Sequence[Pipeline]) -> FloatArray:
     """Return how long every op takes [ms], array (K, ops); a pair takes its own cost."""
-    units = schedule.microbatches * schedule.slices
-    tables = np.zeros((len(pipelines), len(COMPUTE_KINDS), schedule.stages, units))
-    for kind in sorted(schedule.kinds):
-        tables[:, kind] = duration_table(schedule, pipelines, kind)
-    duration: FloatArray = tables[:, schedule.kind, schedule.stage, schedule.unit]
+    duration, unit = np.zeros((len(pipelines), len(schedule))), schedule.unit
+    for kind in sorted(schedule.kinds):  # one table at a time: each is as large as the result
+        chosen = np.flatnonzero(schedule.kind == kind)
+        table = duration_table(schedule, pipelines, kind)
+        duration[:, chosen] = table[:, schedule.stage[chosen], unit[chosen]]
     second = np.flatnonzero(second_of_pair(schedule)).astype(np.int32)
     if second.size:
         together = pair_durations(schedule, pipelines, second)
@@ -141,11 +141,11 @@ def pair_durations(
     `second` are the numbers of their second ops. The rule is that of `pipeline/costs.py`.
     """
     rank, both = schedule.rank[second], np.zeros((len(pipelines), len(second)))
-    for ops in (second - 1, second):
-        for kind in sorted(schedule.kinds):
-            table = cost_table(
-                pipelines, kind, schedule.microbatches, rebuilt=schedule.separate_recompute
-            )
+    for kind in sorted(schedule.kinds):
+        table = cost_table(
+            pipelines, kind, schedule.microbatches, rebuilt=schedule.separate_recompute
+        )
+        for ops in (second - 1, second):
             of_kind = schedule.kind[ops] == kind
             chosen = ops[of_kind]
             if table is not None and chosen.size:
@@ -189,10 +189,12 @@ def message_tables(
     shared = bases(pipelines)
     wire, latency = np.zeros((2, len(shared), 2, schedule.stages, len(directions)))
     for number, pipe in enumerate(shared):
+        if not pipe.links:
+            continue
         for direction, rank_of in enumerate(schedule.placement.table.tolist()):
             flowing = directions == direction
             for stage, (near, far) in enumerate(pairwise(rank_of)):
-                if near == far or not pipe.links:
+                if near == far:
                     continue
                 size = pipe.stages[stage].output_bytes / schedule.slices
                 there, back = pipe.link(near, far), pipe.link(far, near)
@@ -209,13 +211,13 @@ def messages_of(
     """Return wire time and latency [ms] of the messages that some ops make, arrays (K, ops)."""
     shared = bases(pipelines)
     wire, latency = np.zeros((2, len(shared), len(ops)))
+    if not any(pipe.links for pipe in shared):
+        return _of_all(pipelines, wire), _of_all(pipelines, latency)
     schedule = program.order
     boundary = np.minimum(schedule.stage[ops], schedule.stage[program.consumer[ops]])
     columns = program.source[ops], program.target[ops], boundary
     messages = list(zip(*map(np.ndarray.tolist, columns), strict=True))
     for number, pipe in enumerate(shared):
-        if not pipe.links:
-            continue
         for place, (source, target, stage) in enumerate(messages):
             link = pipe.link(source, target)
             wire[number, place] = link.wire_ms(pipe.stages[stage].output_bytes / schedule.slices)

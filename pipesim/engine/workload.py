@@ -14,7 +14,7 @@ from pipesim.schedules.program.program import Program
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """What an engine runs; all arrays are (ops,).
+    """What an engine runs; all arrays but `busy` are (ops,).
 
     Parameters
     ----------
@@ -32,6 +32,8 @@ class Workload:
     meets
         Whether the message, where sends and receives are instructions, waits for its receiver:
         those above the eager limit do.
+    busy
+        How long each rank computes [ms], array (ranks,).
     """
 
     duration: FloatArray
@@ -41,6 +43,7 @@ class Workload:
     wire: FloatArray
     latency: FloatArray
     meets: BoolArray
+    busy: FloatArray
 
 
 def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None) -> Workload:
@@ -74,6 +77,7 @@ def bind(program: Program, pipe: Pipeline, eager_limit_bytes: int | None = None)
         wire=np.where(crosses, wire[which], 0.0) if wire.any() else np.zeros(len(schedule)),
         latency=np.where(crosses, latency[which], 0.0),
         meets=meeting(program, pipe, eager_limit_bytes),
+        busy=times.busy(schedule.ranks)[0],
     )
 
 

@@ -184,8 +184,8 @@ def idle_spans(program: Program, workload: Workload, spans: Spans) -> dict[str, 
     }
 
 
-def rank_times(program: Program, workload: Workload, spans: Spans, busy: FloatArray) -> RankTimes:
-    """Return busy time (as given), span, and idle time by cause of each rank."""
+def rank_times(program: Program, workload: Workload, spans: Spans) -> RankTimes:
+    """Return busy time, span, and idle time by cause of each rank."""
     schedule = program.order
 
     def per_rank(rank: Int32Array, values: FloatArray) -> FloatArray:
@@ -199,7 +199,7 @@ def rank_times(program: Program, workload: Workload, spans: Spans, busy: FloatAr
     }
     return RankTimes(
         makespan=float(spans.end.max() - spans.begin),
-        busy=busy,
+        busy=workload.busy,
         span=spans.end[last_op] - spans.start[first_op],
         exposed_communication=per_rank(schedule.rank, _exposed(program, workload, spans))
         + per_rank(program.rank, _exposed_while_blocked(program, spans)),

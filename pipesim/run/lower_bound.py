@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from pipesim.base.ops import Kind
 from pipesim.base.types import FloatArray
-from pipesim.engine.op_costs import duration_table, message_tables, pair_durations
+from pipesim.engine.op_costs import duration_table, is_uniform, message_tables, pair_durations
 from pipesim.pipeline.pipeline import Pipeline
-from pipesim.pipeline.variants import bases
-from pipesim.schedules.order.dataflow import has_pairs, second_of_pair
+from pipesim.schedules.order.dataflow import second_of_pair
 from pipesim.schedules.order.schedule import Schedule
 
 MOST_TIMES = 2**22  # durations of a kind that are worked out together
@@ -150,9 +149,9 @@ def split_lower_bound(
 def _all_alike(schedule: Schedule, pipelines: Sequence[Pipeline]) -> bool:
     """Say whether all micro-batches run the same ops, go the same way and take the same times."""
     kinds = schedule.kinds
-    differ = has_pairs(schedule) or {Kind.B, Kind.I} <= kinds or Kind.R in kinds
+    same_ops = not ({Kind.B, Kind.I} <= kinds or Kind.R in kinds)
     one_way = schedule.slices == schedule.placement.directions == 1
-    return one_way and not differ and all(p.microbatches is None for p in bases(pipelines))
+    return same_ops and one_way and is_uniform(schedule, pipelines)
 
 
 def _hops(

@@ -13,7 +13,6 @@ from pipesim.engine.critical.critical_path import (
 )
 from pipesim.engine.critical.sensitivity import sensitivity_table
 from pipesim.engine.graph.event_graph import cached_graph
-from pipesim.engine.op_costs import op_times
 from pipesim.engine.reference.simpy_engine import run_simpy
 from pipesim.engine.replay.replay import run_replay
 from pipesim.engine.trace import Spans, span_table
@@ -76,8 +75,7 @@ class Run:
     @cached_property
     def rank_times(self) -> RankTimes:
         """Busy and idle time of each rank, idle by cause."""
-        busy = op_times(self.schedule, [self.pipeline]).busy(self.schedule.ranks)[0]
-        return rank_times(self.program, self.workload, self.spans, busy)
+        return rank_times(self.program, self.workload, self.spans)
 
     @cached_property
     def idle_spans(self) -> dict[str, IdleSpans]:

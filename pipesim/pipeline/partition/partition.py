@@ -4,7 +4,7 @@ By any of `WEIGHTS`, on equal or unequal devices, in a given order or in any, wi
 can hold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,8 +130,7 @@ def partition(
     >>> [stage.name for stage in pipe.stages]
     ['0..3', '4..5', '6..7']
     """
-    chosen = {name: options[name] for name in DEVICE_OPTIONS if name in options}
-    places = Pipeline.from_costs(0.0, stages=stages, **chosen)
+    places = stage_places(stages, options)
     placement, devices = places.placement, places.devices
     how: dict[str, Any] = {"by": by, "in_flight": in_flight, "training": training}
     if free_order:
@@ -143,3 +142,17 @@ def partition(
     else:
         counts = fair_split(profile, placement, devices, **how)
     return profile.split(counts, **options)
+
+
+def stage_places(stages: int, options: Mapping[str, Any]) -> Pipeline:
+    """Return a pipeline without costs, for the devices and the placement of its stages.
+
+    `options` are those of `Pipeline.from_costs`; what is not about devices plays no part.
+
+    Raises
+    ------
+    ValueError
+        If they do not fit the number of stages.
+    """
+    chosen = {name: options[name] for name in DEVICE_OPTIONS if name in options}
+    return Pipeline.from_costs(0.0, stages=stages, **chosen)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.base.types import Progress
 from pipesim.engine.op_costs import stage_ms
+from pipesim.pipeline.components import Device
 from pipesim.pipeline.layers import LayerProfile
-from pipesim.pipeline.partition.partition import DEVICE_OPTIONS, fair_split
+from pipesim.pipeline.partition.partition import fair_split, stage_places
 from pipesim.pipeline.pipeline import Pipeline
 from pipesim.pipeline.training import Training
 from pipesim.run.memory_limit import ops_over_limit
@@ -106,14 +107,8 @@ def compare_splits(
     """
     import pandas as pd
 
-    devices = {name: pipeline_options[name] for name in DEVICE_OPTIONS if name in pipeline_options}
-    places = Pipeline.from_costs(0.0, stages=stages, **devices)
-    first = fair_split(
-        profile,
-        places.placement,
-        [replace(device, memory_bytes=None) for device in places.devices],
-        by="time",
-    )
+    places = stage_places(stages, pipeline_options)
+    first = fair_split(profile, places.placement, _unlimited(places), by="time")
     pipe = split_pipeline(profile, first, training, pipeline_options)
     order = resolve_schedule(pipe, schedule, microbatches, options)
     choices = split_choices(
@@ -212,4 +207,9 @@ def _fair(
     try:
         return split(pipe.devices, in_flight=peaks, training=training)
     except ValueError:
-        return split([replace(device, memory_bytes=None) for device in pipe.devices])
+        return split(_unlimited(pipe))
+
+
+def _unlimited(pipe: Pipeline) -> list[Device]:
+    """Return the devices of a pipeline without their memory limits."""
+    return [replace(device, memory_bytes=None) for device in pipe.devices]
